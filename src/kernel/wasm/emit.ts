@@ -113,6 +113,19 @@ export const i32 = {
   select: (condition: I32, yes: I32, no: I32) => expr('i32', codeOf(yes), codeOf(no), codeOf(condition), [0x1b]),
 };
 
+/**
+ * The address of element i of an array, `stride` bytes each. For more dimensions, each further one is given by its size
+ * and index: `index(base, stride, row, [columns, column])`.
+ */
+export const index = (base: I32, stride: I32, i: I32, ...inner: [size: I32, index: I32][]) =>
+  i32.add(
+    base,
+    i32.mul(
+      inner.reduce((outer, [size, j]) => i32.add(i32.mul(outer, size), j), i),
+      stride,
+    ),
+  );
+
 export const f32 = {
   const: (x: number) => expr('f32', [0x43, ...floatBytes(x)]),
   add: f32Op(0x92),

@@ -4,7 +4,7 @@
  * columns; one swizzle looks up 16 tokens. additive-key-tables.ts describes the books and maps.
  */
 import type { PageLayout } from '../../page-layout.ts';
-import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { hoist, multiplyAdd, reduceAdd, reduceMax, swizzle } from '../ops.ts';
 import { type AdditiveEncoding, maxColumns } from './additive.ts';
@@ -69,20 +69,15 @@ export function additiveKeys(
       const base = k.i32(scratch());
       const [column, columnEnd] = [0, 4].map(next => k.i32(i32.load(i32.mul(head, 4), additive.firstColumns + next)));
       const [books, end] = [0, 4].map(next =>
-        k.i32(
-          i32.add(
-            additive.keyBooks,
-            i32.mul(i32.load(i32.mul(head, 4), additive.firstKeyBooks + next), KEY_BOOK_BYTES),
-          ),
-        ),
+        k.i32(index(additive.keyBooks, KEY_BOOK_BYTES, i32.load(i32.mul(head, 4), additive.firstKeyBooks + next))),
       );
-      const codes = k.i32(i32.add(page, i32.mul(column, pageTokens / 2)));
+      const codes = k.i32(index(page, pageTokens / 2, column));
       const unsignedTables = i32.divU(i32.sub(end, books), addsPairs ? 2 * KEY_BOOK_BYTES : KEY_BOOK_BYTES);
       // Entries are rounded down, by half a step on average, and those of unsigned tables are 128 too large.
       const roundedDown = f32.mul(f32.fromI32(i32.sub(columnEnd, column)), f32.const(0.5));
       const bias = k.f32(f32.sub(roundedDown, f32.mul(f32.fromI32(unsignedTables), f32.const(128))));
-      const mean = k.i32(i32.add(tables.mean!, i32.mul(head, 4 * headDim)));
-      const maps = k.i32(i32.add(additive.queryMaps, i32.mul(head, 4 * mapSize(blocks))));
+      const mean = k.i32(index(tables.mean!, 4 * headDim, head));
+      const maps = k.i32(index(additive.queryMaps, 4 * mapSize(blocks), head));
       const rope = layout.ropeFrequencies && pageRope;
       const [queries, lookupTables] = [offsets.int16, offsets.tables].map(offset => i32.add(base, offset));
       for (let from = 0; from < group; from += HEADS_PER_PASS) {
@@ -277,7 +272,7 @@ function scoreColumns(
   const [nibble] = hoist(k, base, [i8x16.const(15)]);
   // Even and odd bytes are summed separately: `raw` adds 16-bit lanes with both, `odd` the high bytes alone.
   const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
-  const index = [0, 1].map(() => k.v128());
+  const nibbles = [0, 1].map(() => k.v128());
   const entry = k.v128();
   const [from, table] = [k.i32(), k.i32()];
   k.for(0, pageTokens, 32, token => {
@@ -289,13 +284,13 @@ function scoreColumns(
         k.set(odd, v128.zero);
       }
       k.forAddresses(books, end, 2 * KEY_BOOK_BYTES, book => {
-        index.forEach((local, n) => {
+        nibbles.forEach((local, n) => {
           const bytes = v128.load(i32.add(from, i32.load(book, KEY_BOOK_BYTES * n + CODES_OFFSET)));
           k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, nibble));
         });
         heads.forEach((g, i) => {
           const { raw, odd } = sums[i];
-          const [a, b] = index.map((local, n) => swizzle(relaxed)(v128.load(table, 16 * (n * group + g)), local));
+          const [a, b] = nibbles.map((local, n) => swizzle(relaxed)(v128.load(table, 16 * (n * group + g)), local));
           for (const bytes of addsPairs ? [i8x16.add(a, b)] : [a, b]) {
             k.set(entry, bytes);
             k.set(raw, i16x8.add(raw, entry));
@@ -304,7 +299,7 @@ function scoreColumns(
         });
         k.increment(table, 2 * 16 * group);
       });
-      const to = k.i32(i32.add(scores, i32.mul(token, 4)));
+      const to = k.i32(index(scores, 4, token));
       heads.forEach((g, i) => {
         const { raw, odd } = sums[i];
         k.set(raw, i16x8.sub(raw, i16x8.shl(odd, 8)));

@@ -6,7 +6,7 @@
  * each dim.
  */
 import type { PageLayout } from '../../page-layout.ts';
-import { f32x4, type I32, i8x16, i16x8, i32, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, index, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { addDotInt8, hoist, swizzle } from '../ops.ts';
 import { type AdditiveEncoding, forEachQuad } from './additive.ts';
@@ -110,18 +110,18 @@ export function additiveValues(
       const [nibble] = hoist(k, vectors, [i8x16.const(15)]);
       const to = k.i32();
       forEachQuad(k, additive, headDim, head, (offset, count, column) => {
-        const book = k.i32(i32.add(additive.valueBooks, i32.mul(column, VALUE_BOOK_BYTES)));
-        unpackColumns(k, pageTokens, i32.add(page, i32.mul(column, pageTokens / 2)), count, nibble, codes);
+        const book = k.i32(index(additive.valueBooks, VALUE_BOOK_BYTES, column));
+        unpackColumns(k, pageTokens, index(page, pageTokens / 2, column), count, nibble, codes);
         for (const { first, heads, sums } of passes) {
           const passProbabilities = k.i32(i32.add(probabilities, first * pageTokens));
-          k.set(to, i32.add(sums, i32.mul(offset, sumsBytes(shape, heads.length) / (4 * headDim))));
+          k.set(to, index(sums, sumsBytes(shape, heads.length) / (4 * headDim), offset));
           for (const n of distinctCounts)
             k.if(i32.eqz(i32.sub(count, n)), () =>
               sumQuad(k, shape, codes, book, passProbabilities, n, heads.length, to),
             );
         }
       });
-      const steps = k.i32(i32.add(additive.valueSteps, i32.mul(head, 4 * headDim)));
+      const steps = k.i32(index(additive.valueSteps, 4 * headDim, head));
       const options = { scratch: vectors, runs: pageTokens / run, narrow: false, from: 0, to: headDim, steps };
       for (const { first, heads, sums } of passes) addSumsToStates(k, shape, sums, heads, state, { ...options, first });
     },

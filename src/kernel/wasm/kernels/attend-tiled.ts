@@ -2,7 +2,7 @@
  * Attention of many rows on dequantized pages, up to 16 rows at a time. Takes the arguments of `attendPages` and gives
  * bit-identical results. The last one to three rows are attended one by one.
  */
-import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, index, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { type AttentionShape, maskFirst, pageLoop } from './attend.ts';
 import { packKeyBlocks, packValueBlocks, scoreTiles, sumTiles, TILE_QUERIES, TILE_SCRATCH } from './attention-tiles.ts';
@@ -60,20 +60,20 @@ export function attendPagesTiled(
         const count = k.i32(i32.mul(passRows, group));
         k.for(0, passRows, 1, r => {
           const rowIndex = k.i32(i32.add(row, r));
-          const to = k.i32(i32.add(queries, i32.mul(r, 4 * group * keys.codedDim)));
-          const rowConstants = k.i32(i32.add(constants, i32.mul(r, 4 * group)));
+          const to = k.i32(index(queries, 4 * group * keys.codedDim, r));
+          const rowConstants = k.i32(index(constants, 4 * group, r));
           keys.gatherQueries(k, head, k.i32(queryOf(rowIndex)), rope, to, rowConstants);
           k.set(state, stateOf(rowIndex));
-          const entry = k.i32(i32.add(stateTable, i32.mul(r, 8 * group)));
+          const entry = k.i32(index(stateTable, 8 * group, r));
           for (let g = 0; g < group; g++) k.do(i32.store(entry, i32.add(state, g * stateStride), 8 * g));
         });
         const keyShape = { tokens: pageTokens, dims: keys.codedDim };
         scoreTiles(k, relaxed, keyShape, keyBlocks, queries, count, scores, tileSums);
         k.for(0, count, 1, q => {
-          const queryScores = k.i32(i32.add(scores, i32.mul(q, 4 * pageTokens)));
-          if (keys.hasConstants) addConstant(k, pageTokens, queryScores, i32.add(constants, i32.mul(q, 4)));
+          const queryScores = k.i32(index(scores, 4 * pageTokens, q));
+          if (keys.hasConstants) addConstant(k, pageTokens, queryScores, index(constants, 4, q));
           maskFirst(k, queryScores, 1, pageTokens, masked);
-          const entry = k.i32(i32.add(stateTable, i32.mul(q, 8)));
+          const entry = k.i32(index(stateTable, 8, q));
           k.do(f32.store(entry, onlineSoftmax(k, queryScores, pageTokens, i32.load(entry), relaxed), 4));
         });
         const valueShape = { tokens: pageTokens, dims: values.codedDim };

@@ -6,7 +6,7 @@
  */
 import type { PageLayout } from '../../page-layout.ts';
 import { tailBlockTokens } from '../../visibility.ts';
-import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, index, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { pageRopeBytes } from '../page-rope.ts';
 import { chunked } from '../task.ts';
@@ -60,7 +60,7 @@ function scaleQueries(
   out: I32,
 ): void {
   const bytes = 4 * headDim * group;
-  const from = k.i32(i32.add(row, i32.mul(head, bytes)));
+  const from = k.i32(index(row, bytes, head));
   k.for(0, bytes, 16, i => {
     k.do(v128.store(i32.add(out, i), f32x4.mul(v128.load(i32.add(from, i)), factor)));
   });
@@ -81,8 +81,8 @@ export function transformQueries(
   k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = i32.divU(unit, kvHeads);
-    scaleQueries(k, shape, i32.add(q, i32.mul(row, qStride)), head, factor, scaled);
-    keys.transformQuery(k, scaled, head, i32.add(out, i32.mul(unit, keys.queryBytes)));
+    scaleQueries(k, shape, index(q, qStride, row), head, factor, scaled);
+    keys.transformQuery(k, scaled, head, index(out, keys.queryBytes, unit));
   });
   return k;
 }
@@ -123,14 +123,13 @@ export function pageLoop(
   const stateStride = stateBytes(values.codedDim);
   const attendPage = setUp(k, thread, rows);
   const splits = k.i32(i32.divU(i32.add(pages, PAGES_PER_SPLIT - 1), PAGES_PER_SPLIT));
-  const leafAddress = (page: I32) => i32.load(i32.add(leaves, i32.mul(page, 4)));
+  const leafAddress = (page: I32) => i32.load(index(leaves, 4, page));
   k.for(chunk, i32.mul(splits, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const split = k.i32(i32.divU(unit, kvHeads));
     const rowHead = (row: I32) => i32.add(i32.mul(row, kvHeads), head);
-    const stateOf = (row: I32) =>
-      i32.add(states, i32.mul(i32.add(i32.mul(rowHead(row), splits), split), group * stateStride));
-    const queryOf = (row: I32) => i32.add(queries, i32.mul(rowHead(row), keys.queryBytes));
+    const stateOf = (row: I32) => index(states, group * stateStride, rowHead(row), [splits, split]);
+    const queryOf = (row: I32) => index(queries, keys.queryBytes, rowHead(row));
     const state = k.i32();
     k.for(0, rows, 1, row => {
       k.set(state, stateOf(row));
@@ -142,7 +141,7 @@ export function pageLoop(
     k.for(first, end, 1, page => {
       const leaf = k.i32(leafAddress(page));
       const [keyPage, valuePage] = [k.i32(i32.add(leaf, keyOffset)), k.i32(i32.add(leaf, valueOffset))];
-      const rope = k.i32(i32.add(ropeTables, i32.mul(page, pageRopeBytes(headDim))));
+      const rope = k.i32(index(ropeTables, pageRopeBytes(headDim), page));
       const masked = k.i32(i32.sub(skip, i32.mul(page, pageTokens)));
       const hasNext = i32.ltS(page, i32.sub(end, 1));
       const nextKeyPage = () => k.i32(i32.add(leafAddress(i32.add(page, hasNext)), keyOffset));
@@ -192,7 +191,7 @@ export function maskFirst(k: Kernel, scores: I32, group: number, pageTokens: num
   k.set(count, i32.select(i32.ltS(count, pageTokens), count, pageTokens));
   k.for(0, count, 1, t => {
     for (let g = 0; g < group; g++) {
-      k.do(f32.store(i32.add(scores, i32.mul(t, 4)), f32.const(MASKED), 4 * g * pageTokens));
+      k.do(f32.store(index(scores, 4, t), f32.const(MASKED), 4 * g * pageTokens));
     }
   });
 }
@@ -231,7 +230,7 @@ export function combineSplits(
   k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = k.i32(i32.divU(unit, kvHeads));
-    scaleQueries(k, shape, i32.add(q, i32.mul(row, qStride)), head, factor, queries);
+    scaleQueries(k, shape, index(q, qStride, row), head, factor, queries);
     for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
 
     const min = (a: I32, b: I32) => i32.select(i32.ltS(a, b), a, b);
@@ -243,25 +242,25 @@ export function combineSplits(
       first: I32,
       count: I32,
       capacity: I32,
-      rowsAt: (side: 0 | 1, index: I32, count: I32) => RowSpans,
+      rowsAt: (side: 0 | 1, start: I32, count: I32) => RowSpans,
     ) => {
-      const [index, left] = [k.i32(first), k.i32(count)];
+      const [start, left] = [k.i32(first), k.i32(count)];
       k.while(i32.gtS(left, 0), () => {
         const n = k.i32(min(left, pageTokens));
-        k.set(n, min(n, i32.sub(capacity, index)));
-        const [keys, values] = [rowsAt(0, index, n), rowsAt(1, index, n)];
+        k.set(n, min(n, i32.sub(capacity, start)));
+        const [keys, values] = [rowsAt(0, start, n), rowsAt(1, start, n)];
         attendRows(k, rowShape, keys, values, n, queries, scores, pageTokens, state);
-        k.set(index, i32.remU(i32.add(index, n), capacity));
+        k.set(start, i32.remU(i32.add(start, n), capacity));
         k.set(left, i32.sub(left, n));
       });
     };
-    attendUnsealed(0, sinkCount, sinkTokens, (side, index, n) => {
+    attendUnsealed(0, sinkCount, sinkTokens, (side, start, n) => {
       const rows = i32.add(sinks, headOffset(side, sinkTokens));
-      return contiguous(k.i32(i32.add(rows, i32.mul(index, headDim * size))), n);
+      return contiguous(k.i32(index(rows, headDim * size, start)), n);
     });
 
     k.if(splits, () => {
-      const first = k.i32(i32.add(states, i32.mul(i32.mul(unit, splits), group * codedStride)));
+      const first = k.i32(index(states, group * codedStride, i32.mul(unit, splits)));
       for (let g = 0; g < group; g++) {
         const target = k.i32(i32.add(first, g * codedStride));
         const splitStride = group * codedStride;
@@ -280,10 +279,10 @@ export function combineSplits(
     });
 
     const tokens = k.i32(i32.sub(i32.add(i32.add(position, row), 1), tailStart));
-    attendUnsealed(i32.remU(tailStart, tailTokens), tokens, tailTokens, (side, index, n) => {
+    attendUnsealed(i32.remU(tailStart, tailTokens), tokens, tailTokens, (side, start, n) => {
       const offset = k.i32(headOffset(side, blockTokens));
       // Pages, and so `tailStart`, begin with a block.
-      const firstBlock = k.i32(i32.add(tail, i32.mul(i32.divU(index, blockTokens), 4)));
+      const firstBlock = k.i32(index(tail, 4, i32.divU(start, blockTokens)));
       return emit => {
         const [block, left] = [k.i32(firstBlock), k.i32(n)];
         k.while(i32.gtS(left, 0), () => {
@@ -297,9 +296,7 @@ export function combineSplits(
     for (let g = 0; g < group; g++) {
       const from = k.i32(i32.add(state, g * stride));
       const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), f32.load(from, 4))));
-      const to = k.i32(
-        i32.add(i32.add(out, i32.mul(row, outStride)), i32.mul(i32.add(i32.mul(head, group), g), 4 * headDim)),
-      );
+      const to = k.i32(index(index(out, outStride, row), 4 * headDim, head, [group, g]));
       k.for(0, 4 * headDim, 16, i => {
         k.do(v128.store(i32.add(to, i), f32x4.mul(v128.load(i32.add(from, i), STATE_HEADER), inverse)));
       });

@@ -3,7 +3,7 @@
  * calibration weights its samples with them. Keys and values are in blocks, [block][dim][16 tokens]; arrays with one
  * value per token are padded to whole blocks. dims is a multiple of 4.
  */
-import { f32, f32x4, type I32, i32, type Local, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, index, type Local, v128 } from '../emit.ts';
 import { Kernel, signature } from '../module.ts';
 import { horizontalSums } from '../ops.ts';
 import { clearState, MASKED, onlineSoftmax, stateBytes } from './online-softmax.ts';
@@ -55,7 +55,7 @@ function attend(dims: number) {
       k.do(v128.store(to, dot, 16 * i));
     });
   });
-  k.for(count, padded, 1, n => k.do(f32.store(i32.add(p, i32.mul(n, 4)), f32.const(MASKED))));
+  k.for(count, padded, 1, n => k.do(f32.store(index(p, 4, n), f32.const(MASKED))));
   clearState(k, state, 0);
   onlineSoftmax(k, p, padded, state, false);
   const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), f32.load(state, 4))));
@@ -68,7 +68,7 @@ function attend(dims: number) {
   const weight = k.v128();
   k.for(0, 4 * dims, 16, d => {
     for (const sum of sums) k.set(sum, v128.zero);
-    const value = k.i32(i32.add(values, i32.mul(d, TOKEN_BLOCK)));
+    const value = k.i32(index(values, TOKEN_BLOCK, d));
     k.for(0, i32.mul(padded, 4), 4 * TOKEN_BLOCK, i => {
       const from = k.i32(i32.add(p, i));
       for (const n of VECTORS) {
@@ -89,8 +89,8 @@ function quadraticForm(dims: number) {
   const k = new Kernel(signature('quadraticForm', 'values', 'count', 'gram', 'forms'));
   const { values, count, gram, forms } = k.params;
   k.for(0, dims, 1, row => {
-    forEachBlockDots(k, dims, values, count, i32.add(gram, i32.mul(row, 4 * dims)), (dots, offset, block) => {
-      const rowValues = k.i32(i32.add(block, i32.mul(row, 4 * TOKEN_BLOCK)));
+    forEachBlockDots(k, dims, values, count, index(gram, 4 * dims, row), (dots, offset, block) => {
+      const rowValues = k.i32(index(block, 4 * TOKEN_BLOCK, row));
       const to = k.i32(i32.add(forms, offset));
       dots.forEach((dot, i) => {
         k.do(v128.store(to, f32x4.add(v128.load(to, 16 * i), f32x4.mul(dot, v128.load(rowValues, 16 * i))), 16 * i));

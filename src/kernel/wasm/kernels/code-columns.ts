@@ -1,6 +1,6 @@
 /** Reads columns of codes of up to 4 bits, 16 tokens per vector. codec/pack.ts defines the layout. */
 import type { CodeGrid } from '../../page-layout.ts';
-import { type I32, i8x16, i16x8, i32, type Local, type V128, v128 } from '../emit.ts';
+import { type I32, i8x16, i16x8, i32, index, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { toOffsetBinary } from './code-rows.ts';
 
@@ -88,9 +88,9 @@ export function columnAddresses(
   column: I32,
   token: I32,
 ): Local<'i32'>[] {
-  return planes.map(plane => k.i32(i32.add(spanAddress(plane, block, token), i32.mul(column, VECTOR_BYTES))));
+  return planes.map(plane => k.i32(index(spanAddress(plane, block, token), VECTOR_BYTES, column)));
 }
 
 /** Address of the first column's codes from `token` on (a multiple of the span). */
 export const spanAddress = ({ offset, width, stripBytes }: Plane, block: I32, token: I32): I32 =>
-  i32.add(i32.add(block, offset), i32.mul(i32.divU(i32.mul(token, width), 8 * VECTOR_BYTES), stripBytes));
+  index(i32.add(block, offset), stripBytes, i32.divU(i32.mul(token, width), 8 * VECTOR_BYTES));

@@ -1,6 +1,6 @@
 /** Reads rows of codes as vectors of bytes, 16 dims each. codec/pack.ts defines the layout. */
 import type { CodeGrid } from '../../page-layout.ts';
-import { type I32, i8x16, i16x8, i32, type Local, type V128, v128 } from '../emit.ts';
+import { type I32, i8x16, i16x8, i32, index, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 
 interface Plane {
@@ -34,7 +34,7 @@ export function codeRows({ bits, order, offset }: CodeGrid, tokens: number, head
 
 /** One address per plane, of the first of four tokens. */
 export const rowAddresses = (k: Kernel, rows: CodeRows, block: I32, token: I32): Local<'i32'>[] =>
-  rows.map(({ offset, blockBytes }) => k.i32(i32.add(i32.add(block, offset), i32.mul(token, blockBytes / 4))));
+  rows.map(({ offset, blockBytes }) => k.i32(index(i32.add(block, offset), blockBytes / 4, token)));
 
 /**
  * Codes of token `r` of the four at the addresses: `vectors` vectors of 16 dims from vector `first` on. Two's

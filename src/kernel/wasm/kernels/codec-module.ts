@@ -1,6 +1,6 @@
 /** The WASM module of one pair of codecs: seal pages, transform queries, attend pages, combine splits. */
 import type { PageLayout } from '../../page-layout.ts';
-import { type I32, i32 } from '../emit.ts';
+import { type I32, i32, index } from '../emit.ts';
 import { type Kernel, moduleBytes } from '../module.ts';
 import { additiveKeyScratch, additiveKeys } from './additive-keys.ts';
 import { additiveValueScratch, additiveValues } from './additive-values.ts';
@@ -71,7 +71,7 @@ export function codecModule(
   // Address of the thread's scratch in the kernel that is being emitted.
   let base: I32 = 0;
   const threadScratch = (k: Kernel, thread: I32): I32 => {
-    base = k.i32(i32.add(scratch.address, i32.mul(thread, scratch.stride)));
+    base = k.i32(index(scratch.address, scratch.stride, thread));
     return base;
   };
   const at = (offset: number) => () => i32.add(base, offset);

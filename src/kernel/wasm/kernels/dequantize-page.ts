@@ -3,7 +3,7 @@
  */
 import type { PageEncoding, PageLayout, PageShape, ScalarArray } from '../../page-layout.ts';
 import { unpackGrid } from '../code-grid.ts';
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, v128 } from '../emit.ts';
 import { Kernel, signature } from '../module.ts';
 import { loadF16, loadF16x4 } from '../ops.ts';
 import { type AdditiveTables, dequantizeAdditive } from './additive.ts';
@@ -35,7 +35,7 @@ export const loadScalar = ({ bytes }: ScalarArray, address: I32): F32 =>
   bytes === 2 ? loadF16(address) : f32.load(address);
 
 export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, page: I32, head: I32): I32 =>
-  i32.add(i32.add(page, sharedBytes), i32.mul(head, blockBytes));
+  index(i32.add(page, sharedBytes), blockBytes, head);
 
 /** Called from other kernels. `codes` is scratch of two bytes per value. */
 export function dequantizePage(name: string, layout: PageLayout, shape: PageShape, tables: CodecTables) {
@@ -47,13 +47,13 @@ export function dequantizePage(name: string, layout: PageLayout, shape: PageShap
   switch (encoding.kind) {
     case 'f16':
       k.for(0, P * D, 4, i => {
-        k.do(v128.store(i32.add(out, i32.mul(i, 4)), loadF16x4(i32.add(block, i32.mul(i, 2)))));
+        k.do(v128.store(index(out, 4, i), loadF16x4(index(block, 2, i))));
       });
       break;
     case 'fp8':
       k.for(0, P * D, 1, i => {
         const code = i32.load8U(i32.add(block, i));
-        k.do(f32.store(i32.add(out, i32.mul(i, 4)), f32.load(i32.mul(code, 4), tables.fp8)));
+        k.do(f32.store(index(out, 4, i), f32.load(i32.mul(code, 4), tables.fp8)));
       });
       break;
     case 'q8_0':
@@ -64,7 +64,7 @@ export function dequantizePage(name: string, layout: PageLayout, shape: PageShap
       unpackGrid(k, { ...encoding.codes, tokens: P, dims: D }, block, codes);
       k.for(0, P, 1, t => {
         const norm = k.f32(loadTokenScalar(encoding.norms, block, t));
-        lookupLevels(k, i32.add(codes, i32.mul(t, D)), D, tables.levels[0], norm, i32.add(out, i32.mul(t, 4 * D)));
+        lookupLevels(k, index(codes, D, t), D, tables.levels[0], norm, index(out, 4 * D, t));
       });
       break;
     case 'hybrid':
@@ -96,14 +96,14 @@ export function dequantizePage(name: string, layout: PageLayout, shape: PageShap
 }
 
 const loadTokenScalar = (scalars: ScalarArray, base: I32, token: I32): F32 =>
-  loadScalar(scalars, i32.add(i32.add(base, scalars.offset), i32.mul(token, scalars.bytes)));
+  loadScalar(scalars, index(i32.add(base, scalars.offset), scalars.bytes, token));
 
 /** out[i] = norm x table[code[i]]. */
 function lookupLevels(k: Kernel, codes: I32, count: number, table: number, norm: F32, out: I32): void {
   const [from, to] = [k.i32(codes), k.i32(out)];
   k.for(0, count, 1, i => {
     const level = f32.load(i32.mul(i32.load8U(i32.add(from, i)), 4), table);
-    k.do(f32.store(i32.add(to, i32.mul(i, 4)), f32.mul(level, norm)));
+    k.do(f32.store(index(to, 4, i), f32.mul(level, norm)));
   });
 }
 
@@ -151,8 +151,8 @@ function dequantizeHybrid(
     unpackGrid(k, { ...grid, tokens: P, dims: endDim - firstDim }, block, codes);
     k.for(0, P, 1, t => {
       const norm = k.f32(loadTokenScalar(encoding.norms, block, t));
-      const to = i32.add(i32.add(out, i32.mul(t, 4 * codedDim)), 4 * firstDim);
-      lookupLevels(k, i32.add(codes, i32.mul(t, endDim - firstDim)), endDim - firstDim, tables.levels[n], norm, to);
+      const to = i32.add(index(out, 4 * codedDim, t), 4 * firstDim);
+      lookupLevels(k, index(codes, endDim - firstDim, t), endDim - firstDim, tables.levels[n], norm, to);
     });
   });
   const { residual } = encoding;
@@ -160,11 +160,11 @@ function dequantizeHybrid(
   unpackGrid(k, { ...residual.signs, tokens: P, dims: headDim }, block, codes);
   k.for(0, P, 1, t => {
     const magnitude = k.f32(f32.mul(f32.const(residual.gain), loadTokenScalar(residual.norms, block, t)));
-    const from = k.i32(i32.add(codes, i32.mul(t, headDim)));
-    const to = k.i32(i32.add(i32.add(out, i32.mul(t, 4 * codedDim)), 4 * headDim));
+    const from = k.i32(index(codes, headDim, t));
+    const to = k.i32(i32.add(index(out, 4 * codedDim, t), 4 * headDim));
     k.for(0, headDim, 1, i => {
       const signed = f32.select(i32.load8U(i32.add(from, i)), magnitude, f32.neg(magnitude));
-      k.do(f32.store(i32.add(to, i32.mul(i, 4)), signed));
+      k.do(f32.store(index(to, 4, i), signed));
     });
   });
 }
@@ -186,13 +186,13 @@ function dequantizeAffine(
     const row = k.i32(
       i32.add(ranges, axis === 'channel' ? i32.mul(i32.divU(t, groupSize), 4 * D) : i32.mul(t, (4 * D) / groupSize)),
     );
-    const from = k.i32(i32.add(codes, i32.mul(t, D)));
-    const to = k.i32(i32.add(out, i32.mul(t, 4 * D)));
+    const from = k.i32(index(codes, D, t));
+    const to = k.i32(index(out, 4 * D, t));
     const range = k.i32();
     k.for(0, D, 1, i => {
       k.set(range, i32.add(row, axis === 'channel' ? i32.mul(i, 4) : i32.mul(i32.divU(i, groupSize), 4)));
       const value = f32.add(loadF16(range), f32.mul(f32.fromI32(i32.load8U(i32.add(from, i))), loadF16(range, 2)));
-      k.do(f32.store(i32.add(to, i32.mul(i, 4)), f32.mul(norm, value)));
+      k.do(f32.store(index(to, 4, i), f32.mul(norm, value)));
     });
   });
 }

@@ -1,5 +1,5 @@
 /** Attention over rows of f32 or f16, for all query heads of a group at once. */
-import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, index, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { horizontalSums, loadF16x4, multiplyAdd } from '../ops.ts';
 import { MASKED, onlineSoftmax, STATE_HEADER, stateBytes } from './online-softmax.ts';
@@ -92,13 +92,13 @@ function sumRows(
     const value = k.v128();
     k.for(0, dims, 4 * vectors.length, first => {
       const w = k.i32(weights);
-      const sums = k.i32(i32.add(state, i32.mul(first, 4)));
+      const sums = k.i32(index(state, 4, first));
       const sumAt = (head: number, j: number) => head * stateStride + STATE_HEADER + 16 * j;
       pass.forEach((head, i) => {
         for (const j of vectors) k.set(acc[i][j], f32x4.mul(v128.load(sums, sumAt(head, j)), corrections[head]));
       });
       spans((address, count) => {
-        const row = k.i32(i32.add(address, i32.mul(first, size)));
+        const row = k.i32(index(address, size, first));
         k.for(0, count, 1, () => {
           const weight = pass.map(head => k.v128(v128.load32Splat(w, 4 * head * stride)));
           for (const j of vectors) {
@@ -130,7 +130,7 @@ function maskPadding(k: Kernel, scores: I32, heads: number, stride: number, coun
   const padded = k.i32(i32.and(i32.add(count, 3), -4));
   k.for(count, padded, 1, t => {
     for (let head = 0; head < heads; head++) {
-      k.do(f32.store(i32.add(scores, i32.mul(t, 4)), f32.const(MASKED), 4 * head * stride));
+      k.do(f32.store(index(scores, 4, t), f32.const(MASKED), 4 * head * stride));
     }
   });
 }

@@ -10,7 +10,7 @@
  *
  * Blocks are added in the same order and with the same operations as in gemv.ts, so results are bit-identical.
  */
-import { f32x4, type I32, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i16x8, i32, i32x4, index, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { addDotInt8, chunkRange, multiplyAdd } from '../ops.ts';
 import { blockBytes, type PackedFormat } from '../pack-weights.ts';
@@ -64,7 +64,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const tileBlock = ACTIVATION_TILE[arithmetic.activations].size;
   const tileBytes = k.i32(i32.mul(blocks, tileBlock));
   const { from, to } = chunkRange(k, outputs, PANEL_ROWS, chunk, chunks);
-  const panel = k.i32(i32.add(scratch, i32.mul(thread, GEMM_SCRATCH)));
+  const panel = k.i32(index(scratch, GEMM_SCRATCH, thread));
   const sums = k.i32(i32.add(panel, MAX_PANEL_BYTES));
   const [weights, firstTile, target, tile, sum, count] = Array.from({ length: 6 }, () => k.i32());
 
@@ -84,8 +84,8 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
       forTiles(() => {
         for (let i = 0; i < TILE_SUM_BYTES; i += 16) k.do(v128.store(sum, v128.zero, i));
       });
-      k.set(weights, i32.add(w, i32.mul(i32.shrU(o, 2), rowTileBytes)));
-      k.set(firstTile, i32.add(x, i32.mul(i32.shrU(first, 2), tileBytes)));
+      k.set(weights, index(w, rowTileBytes, i32.shrU(o, 2)));
+      k.set(firstTile, index(x, tileBytes, i32.shrU(first, 2)));
       const addPanels = (panelBlocks: number) =>
         k.for(0, blocks, panelBlocks, start => {
           k.set(count, i32.sub(blocks, start));
@@ -104,7 +104,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
           });
           forTiles(row => {
             const add = (tileRows: number) => {
-              k.set(tile, i32.add(firstTile, i32.mul(i32.shrU(i32.sub(row, first), 2), tileBytes)));
+              k.set(tile, index(firstTile, tileBytes, i32.shrU(i32.sub(row, first), 2)));
               forBlocks(() => {
                 addBlock(k, format, arithmetic, tile, tileRows, target, sum);
                 k.increment(tile, tileBlock);

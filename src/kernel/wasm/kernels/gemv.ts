@@ -3,7 +3,7 @@
  * (pack-weights.ts), one lane per row of weights. gemm.ts, for several rows, adds the blocks in the same order with the
  * same operations, so a row's result does not depend on its batch.
  */
-import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, lanes16, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceAdd } from '../ops.ts';
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
@@ -65,11 +65,11 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const constants = loadConstants(k, format, scratch);
   const streamRows = k.i32(i32.mul(i32.divU(i32.add(i32.sub(to, from), 4 * STREAMS - 1), 4 * STREAMS), 4));
   k.for(from, i32.add(from, streamRows), 4, first => {
-    k.for(first, i32.add(first, i32.mul(streamRows, STREAMS)), streamRows, o => {
+    k.for(first, index(first, STREAMS, streamRows), streamRows, o => {
       k.if(i32.ltS(o, to), () => {
         k.set(sum, v128.zero);
         k.set(activations, x);
-        k.set(block, i32.add(w, i32.mul(i32.shrU(o, 2), rowTileBytes)));
+        k.set(block, index(w, rowTileBytes, i32.shrU(o, 2)));
         k.for(0, blocks, 1, () => {
           addBlock(k, format, arithmetic, block, activations, sum, constants);
           k.increment(block, blockBytes(format));
@@ -109,8 +109,8 @@ export function storeOutputs(
   bias: I32,
   accumulate: I32,
 ): void {
-  const at = k.i32(i32.add(out, i32.mul(i32.add(i32.mul(row, outputs), o), 4)));
-  k.if(bias, () => k.set(sum, f32x4.add(sum, v128.load(i32.add(bias, i32.mul(o, 4))))));
+  const at = k.i32(index(out, 4, row, [outputs, o]));
+  k.if(bias, () => k.set(sum, f32x4.add(sum, v128.load(index(bias, 4, o)))));
   k.if(accumulate, () => k.set(sum, f32x4.add(v128.load(at), sum)));
   const left = k.i32(i32.sub(outputs, o));
   k.if(
@@ -237,17 +237,17 @@ export function gemmFloat(type: 'F32' | 'F16' | 'BF16'): Kernel {
         ? lowF16ToF32(v128.load16x4U(at))
         : i32x4.shl(v128.load16x4U(at), 16);
   k.for(from, to, 1, o => {
-    const weights = k.i32(i32.add(w, i32.mul(i32.mul(o, cols), size)));
+    const weights = k.i32(index(w, size, i32.mul(o, cols)));
     k.for(0, rows, 1, row => {
-      const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+      const source = k.i32(index(x, 4, i32.mul(row, cols)));
       const sum = k.v128(v128.zero);
       k.for(0, cols, 4, i => {
-        const product = f32x4.mul(v128.load(i32.add(source, i32.mul(i, 4))), load(i32.add(weights, i32.mul(i, size))));
+        const product = f32x4.mul(v128.load(index(source, 4, i)), load(index(weights, size, i)));
         k.set(sum, f32x4.add(sum, product));
       });
-      const at = k.i32(i32.add(out, i32.mul(i32.add(i32.mul(row, outputs), o), 4)));
+      const at = k.i32(index(out, 4, row, [outputs, o]));
       const total = k.v128(f32x4.splat(reduceAdd(k, sum)));
-      k.if(bias, () => k.set(total, f32x4.add(total, v128.load32Splat(i32.add(bias, i32.mul(o, 4))))));
+      k.if(bias, () => k.set(total, f32x4.add(total, v128.load32Splat(index(bias, 4, o)))));
       k.if(accumulate, () => k.set(total, f32x4.add(v128.load32Splat(at), total)));
       k.do(i32.store(at, i32x4.lane(total, 0)));
     });

@@ -4,7 +4,20 @@
  * it.
  */
 import type { PageLayout, ScalarArray } from '../../page-layout.ts';
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
+import {
+  type F32,
+  f32,
+  f32x4,
+  type I32,
+  i8x16,
+  i16x8,
+  i32,
+  i32x4,
+  index,
+  type Local,
+  type V128,
+  v128,
+} from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import {
   addDotInt8,
@@ -146,9 +159,7 @@ interface Range {
 const normLoader =
   ({ offset, bytes }: ScalarArray, base: I32) =>
   (token: I32) =>
-    bytes === 2
-      ? loadF16x4(i32.add(i32.add(base, offset), i32.mul(token, 2)))
-      : v128.load(i32.add(i32.add(base, offset), i32.mul(token, 4)));
+    bytes === 2 ? loadF16x4(index(i32.add(base, offset), 2, token)) : v128.load(index(i32.add(base, offset), 4, token));
 
 /** The parts of a row: [first vector, number of vectors]. */
 const rowParts = ({ headDim }: AttentionShape) =>
@@ -308,7 +319,7 @@ function scoreCodeRows(
       });
     }
     prefetchNext();
-    k.set(to, i32.add(scores, i32.mul(t, 4)));
+    k.set(to, index(scores, 4, t));
     if (norms) k.set(norm, norms(t));
     for (let g = 0; g < group; g++) {
       const dots = [0, 1, 2, 3].map(r => {

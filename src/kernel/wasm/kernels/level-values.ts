@@ -3,7 +3,7 @@
  * plain codes if levels are uniform, times quantized probabilities (column-sums.ts).
  */
 import type { PageLayout } from '../../page-layout.ts';
-import { f32, f32x4, type I32, i8x16, i32, type Local, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i8x16, i32, index, type Local, type V128, v128 } from '../emit.ts';
 import { loadF16x4, swizzle } from '../ops.ts';
 import type { AttentionShape, ValueEmitter } from './attend.ts';
 import { type CodeColumns, codeColumns } from './code-columns.ts';
@@ -18,8 +18,8 @@ export type LevelsEncoding = PageLayout['encoding'] & { kind: 'levels' };
 /** Loads four norms as f32. */
 export const loadNorms = ({ norms }: LevelsEncoding, block: I32, token: Local<'i32'>, offset: number): V128 =>
   norms.bytes === 2
-    ? loadF16x4(i32.add(i32.add(block, norms.offset), i32.mul(token, 2)), 2 * offset)
-    : v128.load(i32.add(i32.add(block, norms.offset), i32.mul(token, 4)), 4 * offset);
+    ? loadF16x4(index(i32.add(block, norms.offset), 2, token), 2 * offset)
+    : v128.load(index(i32.add(block, norms.offset), 4, token), 4 * offset);
 
 /** Norms are multiplied into the probabilities. */
 export function levelValues(layout: PageLayout, shape: AttentionShape, scratch: () => I32): ValueEmitter | undefined {
@@ -39,8 +39,7 @@ export function levelValues(layout: PageLayout, shape: AttentionShape, scratch: 
       const block = k.i32(blockAddress(layout, page, head));
       const norms = k.i32(normsAddress());
       k.for(0, pageTokens, 16, t => {
-        for (let n = 0; n < 16; n += 4)
-          k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(encoding, block, t, n), 4 * n));
+        for (let n = 0; n < 16; n += 4) k.do(v128.store(index(norms, 4, t), loadNorms(encoding, block, t, n), 4 * n));
       });
       quantizeFactors(k, shape, norms, i32.add(norms, 4 * pageTokens));
     },

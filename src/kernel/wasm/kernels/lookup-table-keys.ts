@@ -13,6 +13,7 @@ import {
   i16x8,
   i32,
   i32x4,
+  index,
   type Local,
   lanes16,
   type V128,
@@ -139,22 +140,22 @@ function pairColumns(
     return k.f32(f32.div(f32.const(1), total));
   });
   k.for(0, count, 1, c => {
-    const at = k.i32(i32.add(from, i32.mul(c, 4 * dims)));
+    const at = k.i32(index(from, 4 * dims, c));
     const shares = totals.map((inverse, g) => f32.mul(columnMagnitude(columns, i32.add(at, 4 * headDim * g)), inverse));
     // The low bits of a magnitude are the column's index, so all magnitudes differ.
     const bits = i32.and(i32.bits(shares.reduce(f32.max)), -256);
-    k.do(i32.store(i32.add(magnitudes, i32.mul(c, 4)), i32.or(bits, c)));
+    k.do(i32.store(index(magnitudes, 4, c), i32.or(bits, c)));
   });
   const larger = k.v128();
   k.for(0, count, 1, c => {
-    const magnitude = k.v128(v128.load32Splat(i32.add(magnitudes, i32.mul(c, 4))));
+    const magnitude = k.v128(v128.load32Splat(index(magnitudes, 4, c)));
     k.set(larger, v128.zero);
     k.for(0, 4 * count, 16, j =>
       k.set(larger, i32x4.sub(larger, i32x4.gtS(v128.load(i32.add(magnitudes, j)), magnitude))),
     );
     const rank = k.i32([1, 2, 3].reduce((sum, n) => i32.add(sum, i32x4.lane(larger, n)), i32x4.lane(larger, 0)));
     const slot = i32.select(i32.ltS(rank, count / 2), i32.mul(rank, 2), i32.sub(2 * count - 1, i32.mul(rank, 2)));
-    k.do(i32.store(i32.add(to, i32.mul(slot, 4)), i32.mul(c, VECTOR_BYTES)));
+    k.do(i32.store(index(to, 4, slot), i32.mul(c, VECTOR_BYTES)));
   });
 }
 
@@ -175,7 +176,7 @@ function buildTables(
   const maxLevel = Math.max(...levels.map(Math.abs));
   const from = k.i32(columnOffsets);
   const columnAddress = (i: I32, offset = 0) =>
-    i32.add(z, i32.mul(i32.divU(i32.load(i32.add(from, i), offset), VECTOR_BYTES), 4 * dims));
+    index(z, 4 * dims, i32.divU(i32.load(i32.add(from, i), offset), VECTOR_BYTES));
   const maxPair = k.f32(f32.const(1e-30));
   k.for(0, 4 * count, 8, i => {
     const pair = [0, 4].map(offset => columnMagnitude(columns, k.i32(columnAddress(i, offset))));
@@ -272,7 +273,7 @@ function scoreTables(
     const norm = [0, 1, 2, 3].map(() => k.v128());
     const pairs = count / 2;
     const unrolled = [8, 6, 5, 4, 3, 2].find(n => pairs % n === 0)!;
-    const out = k.i32(i32.add(scores, i32.mul(token, 4)));
+    const out = k.i32(index(scores, 4, token));
     for (let v = 0; v < vectors; v++) {
       norm.forEach((local, n) => {
         k.set(local, norms(token, 16 * v + 4 * n));

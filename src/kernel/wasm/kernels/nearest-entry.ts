@@ -1,5 +1,5 @@
 /** Nearest-entry search in a codebook, the hot loop of k-means. */
-import { f32x4, i32, i32x4, v128 } from '../emit.ts';
+import { f32x4, i32, i32x4, index, v128 } from '../emit.ts';
 import { Kernel, signature } from '../module.ts';
 
 /** Points per block: they are stored as [block][dim][point]. */
@@ -14,7 +14,7 @@ export function nearestEntry(dims: number) {
   const { points, codes, book, blocks, entries } = k.params;
   const entryBytes = 4 * (dims + 1);
   const [from, to] = [k.i32(points), k.i32(codes)];
-  const end = k.i32(i32.add(book, i32.mul(entries, entryBytes)));
+  const end = k.i32(index(book, entryBytes, entries));
   const groups = [0, 16].map(offset => ({ offset, score: k.v128(), max: k.v128(), best: k.v128() }));
   // V8 rematerializes constants at every use: keep this one out of the loop.
   const [c, entry, one] = [k.v128(), k.v128(), k.v128(i32x4.const(1))];

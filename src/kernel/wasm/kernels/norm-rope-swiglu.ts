@@ -1,5 +1,5 @@
 /** RMS norm, RoPE, SwiGLU and f16 conversion. Tensors are contiguous rows of f32. */
-import { f32, f32x4, i32, lanes32, v128 } from '../emit.ts';
+import { f32, f32x4, i32, index, lanes32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { chunkRange, exp, f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
 import { chunked } from '../task.ts';
@@ -38,8 +38,8 @@ export function rope(): Kernel {
   const { from, to } = chunkRange(k, rows, 1, chunk, chunks);
   const sign = f32x4.const(-1, 1, -1, 1);
   k.for(from, to, 1, row => {
-    const start = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
-    const rowAngles = k.i32(i32.add(angles, i32.mul(i32.mul(row, dims), 4)));
+    const start = k.i32(index(x, 4, i32.mul(row, cols)));
+    const rowAngles = k.i32(index(angles, 4, i32.mul(row, dims)));
     k.for(0, i32.mul(cols, 4), i32.mul(headDim, 4), head => {
       // Two pairs per iteration; if dims is not a multiple of 4, the last pair is rotated by itself.
       const pairs = k.i32(i32.and(i32.mul(dims, 4), -16));
@@ -87,7 +87,7 @@ export function f16ToF32(): Kernel {
   const { x, out, values, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, values, 4, chunk, chunks);
   k.for(from, to, 4, i => {
-    k.do(v128.store(i32.add(out, i32.mul(i, 4)), loadF16x4(i32.add(x, i32.mul(i, 2)))));
+    k.do(v128.store(index(out, 4, i), loadF16x4(index(x, 2, i))));
   });
   return k;
 }
@@ -100,11 +100,11 @@ export function f32ToF16Heads(): Kernel {
   k.for(chunk, i32.mul(heads, 2), chunks, unit => {
     const head = k.i32(i32.remU(unit, heads));
     const x = k.i32(i32.select(i32.ltS(unit, heads), keys, values));
-    const target = k.i32(i32.add(out, i32.mul(i32.mul(i32.mul(unit, capacity), n), 2)));
+    const target = k.i32(index(out, 2, i32.mul(i32.mul(unit, capacity), n)));
     k.for(0, tokens, 1, token => {
-      const source = k.i32(i32.add(x, i32.mul(i32.mul(i32.add(i32.mul(token, heads), head), n), 4)));
+      const source = k.i32(index(x, 4, i32.mul(i32.add(i32.mul(token, heads), head), n)));
       k.for(0, n, 4, i => {
-        const f16 = k.v128(f32ToF16(k, v128.load(i32.add(source, i32.mul(i, 4)))));
+        const f16 = k.v128(f32ToF16(k, v128.load(index(source, 4, i))));
         k.do(v128.store64(target, packLow16(f16, f16)));
         k.increment(target, 8);
       });

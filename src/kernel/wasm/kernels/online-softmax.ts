@@ -2,7 +2,7 @@
  * Online softmax. A state is {m, l, 0, 0, o[n]} in f32: running maximum, normalizer, weighted sum. Queries are scaled
  * by log2 e, so the weights are 2^(score - m), a few instructions for four tokens.
  */
-import { type F32, f32, f32x4, type I32, i32, i32x4, lanes32, type V128, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, index, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { multiplyAdd, reduceAdd, reduceMax } from '../ops.ts';
 
@@ -95,7 +95,7 @@ function exponentiate(k: Kernel, scores: I32, count: I32, max: F32, relaxed: boo
 /** Merges `count` states, `stride` bytes apart, into the one at `state`. All have n sums. */
 export function mergeStates(k: Kernel, state: I32, others: I32, count: I32, stride: number, n: number): void {
   const [target, first] = [k.i32(state), k.i32(others)];
-  const end = k.i32(i32.add(first, i32.mul(count, stride)));
+  const end = k.i32(index(first, stride, count));
   const m = k.v128(v128.load32Splat(target));
   k.forAddresses(first, end, stride, other => k.set(m, f32x4.max(m, v128.load32Splat(other))));
   const factor = k.v128(exp2x4(k, f32x4.sub(v128.load32Splat(target), m)));

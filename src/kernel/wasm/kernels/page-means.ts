@@ -1,12 +1,12 @@
 /** Centered pages: the means of a page's vectors, [kv head][dim] f16 after its other fields (codec/centered.ts). */
 import type { PageLayout, PageShape } from '../../page-layout.ts';
-import { f32x4, type I32, i32, v128 } from '../emit.ts';
+import { f32x4, type I32, i32, index, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
 
 /** Address of a head's mean. */
 const meanAddress = (offset: number, headDim: number, page: I32, head: I32): I32 =>
-  i32.add(i32.add(page, offset), i32.mul(head, 2 * headDim));
+  index(i32.add(page, offset), 2 * headDim, head);
 
 /** Stores the mean of y, [token][dim] f32, and subtracts it as stored. */
 export function storeMeans(
@@ -52,8 +52,8 @@ export function addMeans(
   const at = k.i32(out);
   k.for(0, pageTokens, 1, () => {
     k.for(0, headDim, 4, i => {
-      const value = k.i32(i32.add(at, i32.mul(i, 4)));
-      k.do(v128.store(value, f32x4.add(v128.load(value), loadF16x4(i32.add(mean, i32.mul(i, 2))))));
+      const value = k.i32(index(at, 4, i));
+      k.do(v128.store(value, f32x4.add(v128.load(value), loadF16x4(index(mean, 2, i)))));
     });
     k.increment(at, 4 * codedDim);
   });

@@ -1,7 +1,7 @@
 /** Product quantization: each subvector is an entry of a codebook. */
 import type { PageEncoding, PageShape } from '../../page-layout.ts';
 import { packGrid, unpackGrid } from '../code-grid.ts';
-import { type F32, f32, f32x4, type I32, i32, i32x4, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, index, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 
 type CodebookEncoding = PageEncoding & { kind: 'book' };
@@ -36,7 +36,7 @@ function headCodebooks(
   head: I32,
 ) {
   return bookPerSubvector
-    ? { first: i32.add(address, i32.mul(head, subvectors * bookBytes)), step: bookBytes }
+    ? { first: index(address, subvectors * bookBytes, head), step: bookBytes }
     : { first: address, step: 0 };
 }
 
@@ -68,7 +68,7 @@ export function dequantizeCodebook(
     k.set(book, start);
     k.for(0, subvectors, 1, () => {
       const code = codeBytes === 2 ? i32.load16U(from) : i32.load8U(from);
-      k.set(entry, i32.add(book, i32.mul(code, 4 * subvectorDims)));
+      k.set(entry, index(book, 4 * subvectorDims, code));
       for (let i = 0; i < subvectorDims; ) {
         if (i + 4 <= subvectorDims) k.do(v128.store(to, v128.load(entry, 4 * i), 4 * i));
         else k.do(f32.store(to, f32.load(entry, 4 * i), 4 * i));
@@ -103,7 +103,7 @@ export function sealCodebook(
   const [from, to] = [k.i32(y), k.i32(codes)];
   const [start, book, at] = [k.i32(first), k.i32(), k.i32()];
   const x = Array.from({ length: subvectorDims }, () => k.v128());
-  const [error, delta, minError, index, best, closer] = Array.from({ length: 6 }, () => k.v128());
+  const [error, delta, minError, entry, best, closer] = Array.from({ length: 6 }, () => k.v128());
   const [code, smallest, sum] = [k.i32(), k.f32(), k.f32(f32.const(0))];
   const codeBytes = encoding.codes.bits > 8 ? 2 : 1;
   k.for(0, pageTokens, 1, t => {
@@ -114,7 +114,7 @@ export function sealCodebook(
       });
       k.set(minError, f32x4.const(3e38));
       k.set(best, v128.zero);
-      k.set(index, i32x4.const(0, 1, 2, 3));
+      k.set(entry, i32x4.const(0, 1, 2, 3));
       k.set(at, book);
       k.for(0, width, 4, () => {
         x.forEach((value, i) => {
@@ -123,8 +123,8 @@ export function sealCodebook(
         });
         k.set(closer, f32x4.gt(minError, error));
         k.set(minError, f32x4.min(minError, error));
-        k.set(best, v128.xor(best, v128.and(v128.xor(best, index), closer)));
-        k.set(index, i32x4.add(index, i32x4.const(4)));
+        k.set(best, v128.xor(best, v128.and(v128.xor(best, entry), closer)));
+        k.set(entry, i32x4.add(entry, i32x4.const(4)));
         k.increment(at, 16);
       });
       k.set(smallest, f32x4.lane(minError, 0));

@@ -5,7 +5,7 @@
  * A book is 16 x 4 f32, followed by 16 f32: half the squared norm of each entry.
  */
 import { ADDITIVE_STARTS } from '../../page-layout.ts';
-import { f32, f32x4, type I32, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, i32x4, index, type Local, type V128, v128 } from '../emit.ts';
 import { Kernel, signature } from '../module.ts';
 import { transpose4x4 } from '../ops.ts';
 
@@ -91,7 +91,7 @@ function nearestStarts(k: Kernel, dims: readonly V128[], book: I32): Local<'v128
 /** starts [ADDITIVE_STARTS][count] bytes: the nearest entries of each row of four floats; count is a multiple of 4. */
 export function findStarts(k: Kernel, rows: I32, starts: I32, book: I32, count: I32 | number): void {
   k.for(0, count, 4, i => {
-    const from = k.i32(i32.add(rows, i32.mul(i, 16)));
+    const from = k.i32(index(rows, 16, i));
     const dims = transposeQuads(
       k,
       [0, 1, 2, 3].map(r => k.v128(v128.load(from, 16 * r))),
@@ -117,13 +117,13 @@ export function keepBetter(
   const row = k.v128();
   const [error, at] = [k.f32(), k.i32()];
   k.for(0, count, 1, i => {
-    k.set(row, v128.load(i32.add(rows, i32.mul(i, 16))));
+    k.set(row, v128.load(index(rows, 16, i)));
     k.set(row, f32x4.mul(row, row));
     k.set(
       error,
       f32.add(f32.add(f32x4.lane(row, 0), f32x4.lane(row, 1)), f32.add(f32x4.lane(row, 2), f32x4.lane(row, 3))),
     );
-    const known = k.i32(i32.add(errors, i32.mul(i, 4)));
+    const known = k.i32(index(errors, 4, i));
     k.if(f32.lt(error, f32.load(known)), () => {
       k.do(f32.store(known, error));
       k.set(at, i);
@@ -140,7 +140,7 @@ function assignKernel() {
   const k = new Kernel(signature('assign', 'rows', 'codes', 'book', 'count'));
   const { rows, codes, book, count } = k.params;
   k.for(0, count, 8, i => {
-    const from = k.i32(i32.add(rows, i32.mul(i, 16)));
+    const from = k.i32(index(rows, 16, i));
     const groups = [0, 4].map(g =>
       transposeQuads(
         k,
@@ -161,8 +161,8 @@ function addEntriesKernel() {
   const { rows, codes, book, count } = k.params;
   const sign = k.v128(f32x4.splat(f32.fromBits(k.params.sign)));
   k.for(0, count, 1, i => {
-    const at = k.i32(i32.add(rows, i32.mul(i, 16)));
-    const entry = v128.load(i32.add(book, i32.mul(i32.load8U(i32.add(codes, i)), 16)));
+    const at = k.i32(index(rows, 16, i));
+    const entry = v128.load(index(book, 16, i32.load8U(i32.add(codes, i))));
     k.do(v128.store(at, f32x4.add(v128.load(at), f32x4.mul(sign, entry))));
   });
   return k;
@@ -173,9 +173,9 @@ function sumByCodeKernel() {
   const k = new Kernel(signature('sumByCode', 'rows', 'codes', 'weights', 'sums', 'count'));
   const { rows, codes, weights, sums, count } = k.params;
   k.for(0, count, 1, i => {
-    const weight = k.v128(f32x4.splat(f32.load(i32.add(weights, i32.mul(i, 4)))));
-    const to = k.i32(i32.add(sums, i32.mul(i32.load8U(i32.add(codes, i)), 16)));
-    const value = f32x4.mul(weight, v128.load(i32.add(rows, i32.mul(i, 16))));
+    const weight = k.v128(f32x4.splat(f32.load(index(weights, 4, i))));
+    const to = k.i32(index(sums, 16, i32.load8U(i32.add(codes, i))));
+    const value = f32x4.mul(weight, v128.load(index(rows, 16, i)));
     k.do(v128.store(to, f32x4.add(v128.load(to), value)));
     k.do(v128.store(to, f32x4.add(v128.load(to, 16 * ENTRIES), weight), 16 * ENTRIES));
   });

@@ -10,7 +10,7 @@
  *
  * Missing rows of the last tile are not written. For GEMV the one row is copied to all four rows of its tile.
  */
-import { f32, f32x4, i8x16, i16x8, i32, i32x4, type Local, lanes16, lanes32, v128 } from '../emit.ts';
+import { f32, f32x4, i8x16, i16x8, i32, i32x4, index, type Local, lanes16, lanes32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { chunkRange, reduceAdd, reduceMax } from '../ops.ts';
 import { chunked } from '../task.ts';
@@ -46,9 +46,9 @@ export function quantizeActivations(type: ActivationType, kernel: 'gemv' | 'gemm
   const magic = 12582912;
   const tileBytes = k.i32(i32.mul(i32.shrU(cols, 5), tile.size));
   k.for(from, to, 1, row => {
-    const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+    const source = k.i32(index(x, 4, i32.mul(row, cols)));
     const lane = i32.mul(i32.and(row, TILE_ROWS - 1), 4);
-    const block = k.i32(i32.add(i32.add(out, i32.mul(i32.divU(row, TILE_ROWS), tileBytes)), lane));
+    const block = k.i32(i32.add(index(out, tileBytes, i32.divU(row, TILE_ROWS)), lane));
     const store = (vector: Local<'v128'>, lane: number, offset: number) => {
       if (oneRow) k.do(v128.store(block, v128.shuffle(vector, vector, lanes32(lane, lane, lane, lane)), offset));
       else k.do(v128.store32Lane(block, vector, lane, offset));

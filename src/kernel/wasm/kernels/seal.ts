@@ -3,7 +3,7 @@
  */
 import type { PageEncoding, PageLayout, PageShape, ScalarArray } from '../../page-layout.ts';
 import { packGrid } from '../code-grid.ts';
-import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, index, type Local, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { f32ToF16, loadF16x4, packLow16, reduceAdd, reduceMax, storeF16 } from '../ops.ts';
 import { chunked } from '../task.ts';
@@ -62,16 +62,16 @@ export function sealPage(
     const matrix =
       encodeMatrix && k.i32(headMatrix(layout, encodeMatrix, (tables.encodeMatrix ?? tables.queryMatrix)!, D, head));
     k.for(0, P, 1, t => {
-      const vector = k.i32(i32.add(x, i32.mul(t, 4 * D)));
+      const vector = k.i32(index(x, 4 * D, t));
       if (layout.ropeFrequencies) makePageRelative(k, D, pageRope, vector, vector);
       if (tables.mean !== undefined) addMean(k, tables.mean, head, D, f32.const(-1), vector);
-      if (matrix) applyMatrix(k, matrix, D, D, vector, one, i32.add(y, i32.mul(t, 4 * D)), layout.diagonalBlocks);
+      if (matrix) applyMatrix(k, matrix, D, D, vector, one, index(y, 4 * D, t), layout.diagonalBlocks);
     });
     storeMeans(k, layout, shape, page, head, y);
     const block = k.i32(blockAddress(layout, page, head));
     const s: SealContext = { k, D, P, page, block, y, codes, scratch: vectorScratch, tables };
     const encoding = layout.encoding;
-    const storeError = (error: F32) => k.do(f32.store(i32.add(errors, i32.mul(head, 4)), error));
+    const storeError = (error: F32) => k.do(f32.store(index(errors, 4, head), error));
     if (encoding.kind === 'levels') sealLevels(s, encoding);
     else if (encoding.kind === 'hybrid') sealHybrid(s, encoding);
     else if (encoding.kind === 'affine') sealAffine(s, encoding, tail, shape);
@@ -93,8 +93,8 @@ function loadTail(k: Kernel, tail: Tail, shape: PageShape, head: I32, x: I32): v
   const { headDim: D, pageTokens: P } = shape;
   k.for(0, P, 1, t => {
     const from = k.i32(tailVector(tail, shape, head, t));
-    const to = k.i32(i32.add(x, i32.mul(t, 4 * D)));
-    k.for(0, D, 4, i => k.do(v128.store(i32.add(to, i32.mul(i, 4)), loadF16x4(i32.add(from, i32.mul(i, 2))))));
+    const to = k.i32(index(x, 4 * D, t));
+    k.for(0, D, 4, i => k.do(v128.store(index(to, 4, i), loadF16x4(index(from, 2, i)))));
   });
 }
 
@@ -109,7 +109,7 @@ function vectorNorm(k: Kernel, vector: I32, D: number): Local<'f32'> {
 }
 
 function storeScalar(k: Kernel, { offset, bytes }: ScalarArray, base: I32, t: I32, value: F32): void {
-  const at = i32.add(i32.add(base, offset), i32.mul(t, bytes));
+  const at = index(i32.add(base, offset), bytes, t);
   if (bytes === 2) storeF16(k, at, value);
   else k.do(f32.store(at, value));
 }
@@ -147,13 +147,13 @@ function sealLevels(
 ): void {
   const { levels } = encoding;
   k.for(0, P, 1, t => {
-    const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
+    const vector = k.i32(index(y, 4 * D, t));
     const norm = vectorNorm(k, vector, D);
     const unit = k.v128(f32x4.splat(inverse(norm)));
-    const to = k.i32(i32.add(codes, i32.mul(t, D)));
+    const to = k.i32(index(codes, D, t));
     const squares = k.f32(f32.const(0));
     k.for(0, D, 4, i => {
-      const value = f32x4.mul(v128.load(i32.add(vector, i32.mul(i, 4))), unit);
+      const value = f32x4.mul(v128.load(index(vector, 4, i)), unit);
       const nearest = encoding.uniform ? uniformCodes(value, levels) : nearestLevels(k, value, levels);
       const code = storeCodes(k, i32.add(to, i), nearest);
       if (!encoding.normCorrection) return;
@@ -175,14 +175,14 @@ function sealHybrid(
   // Each part has its own tile of codes. The residual replaces the vector.
   const tileOf = (first: number) => i32.add(codes, P * first);
   k.for(0, P, 1, t => {
-    const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
+    const vector = k.i32(index(y, 4 * D, t));
     const norm = vectorNorm(k, vector, D);
     storeScalar(k, encoding.norms, block, t, norm);
     const unit = k.v128(f32x4.splat(inverse(norm)));
     parts.forEach(({ firstDim, endDim, levels }, n) => {
-      const to = k.i32(i32.add(tileOf(firstDim), i32.mul(t, endDim - firstDim)));
+      const to = k.i32(index(tileOf(firstDim), endDim - firstDim, t));
       k.for(firstDim, endDim, 4, i => {
-        const at = k.i32(i32.add(vector, i32.mul(i, 4)));
+        const at = k.i32(index(vector, 4, i));
         const value = k.v128(f32x4.mul(v128.load(at), unit));
         const code = storeCodes(k, i32.add(to, i32.sub(i, firstDim)), nearestLevels(k, value, levels));
         for (let lane = 0; lane < 4; lane++) {
@@ -198,12 +198,12 @@ function sealHybrid(
   if (!residual) return;
   const one = k.v128(f32x4.const(1));
   k.for(0, P, 1, t => {
-    const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
+    const vector = k.i32(index(y, 4 * D, t));
     storeScalar(k, residual.norms, block, t, vectorNorm(k, vector, D));
     applyMatrix(k, tables.residual, D, D, vector, one, scratch);
     k.for(0, D, 4, i => {
-      const positive = v128.and(f32x4.ge(v128.load(i32.add(scratch, i32.mul(i, 4))), v128.zero), i32x4.const(1));
-      storeCodes(k, i32.add(i32.add(codes, i32.mul(t, D)), i), positive);
+      const positive = v128.and(f32x4.ge(v128.load(index(scratch, 4, i)), v128.zero), i32x4.const(1));
+      storeCodes(k, i32.add(index(codes, D, t), i), positive);
     });
   });
   packGrid(k, { ...residual.signs, tokens: P, dims: D }, codes, block);
@@ -219,11 +219,11 @@ function sealAffine(
   if (norms) {
     const scalars = norms.per === 'page' ? page : block;
     k.for(0, P, 1, t => {
-      const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
+      const vector = k.i32(index(y, 4 * D, t));
       const norm = k.f32(norms.per === 'page' ? tokenNorm(k, tail, t, shape) : vectorNorm(k, vector, D));
       // Heads that share a norm all store the same value.
       storeScalar(k, norms, scalars, t, norm);
-      const at = i32.add(i32.add(scalars, norms.offset), i32.mul(t, norms.bytes));
+      const at = index(i32.add(scalars, norms.offset), norms.bytes, t);
       const unit = k.v128(f32x4.splat(inverse(k.f32(loadScalar(norms, at)))));
       k.for(0, 4 * D, 16, i => {
         k.do(v128.store(i32.add(vector, i), f32x4.mul(v128.load(i32.add(vector, i)), unit)));
@@ -265,12 +265,12 @@ function sealAffine(
   if (axis === 'channel') {
     k.for(0, P, groupSize, t => {
       k.for(0, D, 1, i => {
-        const index = k.i32(i32.add(i32.mul(t, D), i));
-        encodeGroup(i32.add(y, i32.mul(index, 4)), i32.add(codes, index), D);
+        const first = k.i32(i32.add(i32.mul(t, D), i));
+        encodeGroup(index(y, 4, first), i32.add(codes, first), D);
       });
     });
   } else {
-    k.for(0, P * D, groupSize, index => encodeGroup(i32.add(y, i32.mul(index, 4)), i32.add(codes, index), 1));
+    k.for(0, P * D, groupSize, first => encodeGroup(index(y, 4, first), i32.add(codes, first), 1));
   }
   packGrid(k, { ...encoding.codes, tokens: P, dims: D }, codes, block);
 }
@@ -300,7 +300,7 @@ function sealQBlocks({ k, D, P, block, y }: SealContext, type: 'q8_0' | 'q4_0'):
       storeF16(k, to, f32.mul(max, f32.const(1 / 127)));
       const unit = k.f32(f32.mul(inverse(max), f32.const(127)));
       k.for(0, 32, 1, i => {
-        const value = k.f32(f32.mul(f32.load(i32.add(from, i32.mul(i, 4))), unit));
+        const value = k.f32(f32.mul(f32.load(index(from, 4, i)), unit));
         const rounded = f32.floor(f32.add(f32.abs(value), f32.const(0.5)));
         const signed = f32.select(f32.lt(value, f32.const(0)), f32.neg(rounded), rounded);
         k.do(i32.store8(i32.add(to, i), i32.fromF32(signed), 2));
@@ -316,7 +316,7 @@ function sealQBlocks({ k, D, P, block, y }: SealContext, type: 'q8_0' | 'q4_0'):
       storeF16(k, to, scale);
       const unit = k.f32(f32.select(f32.eq(scale, f32.const(0)), f32.const(0), f32.div(f32.const(1), scale)));
       const code = (i: I32, offset: number) => {
-        const value = f32.floor(f32.add(f32.mul(f32.load(i32.add(from, i32.mul(i, 4)), offset), unit), f32.const(8.5)));
+        const value = f32.floor(f32.add(f32.mul(f32.load(index(from, 4, i), offset), unit), f32.const(8.5)));
         return i32.fromF32(f32.max(f32.const(0), f32.min(f32.const(15), value)));
       };
       k.for(0, 16, 1, i => k.do(i32.store8(i32.add(to, i), i32.or(code(i, 0), i32.shl(code(i, 64), 4)), 2)));
@@ -328,10 +328,10 @@ function sealQBlocks({ k, D, P, block, y }: SealContext, type: 'q8_0' | 'q4_0'):
 
 function sealFloats({ k, D, P, block, y }: SealContext, kind: 'f16' | 'fp8'): void {
   k.for(0, P * D, 4, i => {
-    const value = k.v128(v128.load(i32.add(y, i32.mul(i, 4))));
+    const value = k.v128(v128.load(index(y, 4, i)));
     if (kind === 'f16') {
       const f16 = k.v128(f32ToF16(k, value));
-      k.do(v128.store64(i32.add(block, i32.mul(i, 2)), packLow16(f16, f16)));
+      k.do(v128.store64(index(block, 2, i), packLow16(f16, f16)));
     } else storeCodes(k, i32.add(block, i), floatToFp8(k, value));
   });
 }

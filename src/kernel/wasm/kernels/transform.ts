@@ -1,6 +1,6 @@
 /** Transforms between vectors and what a codec stores: its matrix, its mean, the rotation to a page's start. */
 import type { PageLayout } from '../../page-layout.ts';
-import { type f32, f32x4, type I32, i32, lanes32, v128 } from '../emit.ts';
+import { type f32, f32x4, type I32, i32, index, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { horizontalSums, reduceAdd } from '../ops.ts';
 
@@ -13,7 +13,7 @@ export function headMatrix(
   head: I32,
 ): I32 {
   const size = codedDim * headDim;
-  return matrix.length > size ? i32.add(address, i32.mul(head, 4 * size)) : address;
+  return matrix.length > size ? index(address, 4 * size, head) : address;
 }
 
 /**
@@ -99,7 +99,7 @@ export function applyTranspose(k: Kernel, matrix: I32 | undefined, rows: number,
 
 /** x . the head's mean. */
 export function dotMean(k: Kernel, mean: number, head: I32, dims: number, x: I32) {
-  const [from, m] = [k.i32(x), k.i32(i32.add(mean, i32.mul(head, 4 * dims)))];
+  const [from, m] = [k.i32(x), k.i32(index(mean, 4 * dims, head))];
   const sum = k.v128(v128.zero);
   k.for(0, 4 * dims, 16, i => {
     k.set(sum, f32x4.add(sum, f32x4.mul(v128.load(i32.add(from, i)), v128.load(i32.add(m, i)))));
@@ -116,7 +116,7 @@ export function addMean(
   factor: ReturnType<typeof f32.const>,
   x: I32,
 ): void {
-  const [to, m] = [k.i32(x), k.i32(i32.add(mean, i32.mul(head, 4 * dims)))];
+  const [to, m] = [k.i32(x), k.i32(index(mean, 4 * dims, head))];
   const scale = k.v128(f32x4.splat(factor));
   k.for(0, 4 * dims, 16, i => {
     k.do(v128.store(i32.add(to, i), f32x4.add(v128.load(i32.add(to, i)), f32x4.mul(scale, v128.load(i32.add(m, i))))));

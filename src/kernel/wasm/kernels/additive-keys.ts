@@ -45,7 +45,7 @@ export function additiveKeys(
   layout: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  scratch: () => I32,
+  scratchOffset: number,
 ): KeyEmitter | undefined {
   const { encoding } = layout;
   const { group, headDim, pageTokens, precise } = shape;
@@ -65,8 +65,8 @@ export function additiveKeys(
       k.for(0, queryBytes, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(queries, i)))));
     },
     beginPage() {},
-    scorePage(k, page, head, query, scores, pageRope) {
-      const base = k.i32(scratch());
+    scorePage(k, { page, head, scratch }, query, scores, pageRope) {
+      const base = k.i32(i32.add(scratch, scratchOffset));
       const [column, columnEnd] = [0, 4].map(next => k.i32(i32.load(i32.mul(head, 4), additive.firstColumns + next)));
       const [books, end] = [0, 4].map(next =>
         k.i32(index(additive.keyBooks, KEY_BOOK_BYTES, i32.load(i32.mul(head, 4), additive.firstKeyBooks + next))),

@@ -79,7 +79,7 @@ export function additiveValues(
   { encoding }: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  scratch: () => I32,
+  scratchOffset: number,
 ): ValueEmitter | undefined {
   const { headDim, group, pageTokens, precise } = shape;
   if (encoding.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
@@ -91,8 +91,8 @@ export function additiveValues(
   return {
     codedDim: headDim,
     beginPage() {},
-    accumulatePage(k, page, head, scores, state) {
-      const probabilities = k.i32(scratch());
+    accumulatePage(k, { page, head, scratch }, scores, state) {
+      const probabilities = k.i32(i32.add(scratch, scratchOffset));
       const vectors = k.i32(i32.add(probabilities, updateScratchOffset(shape)));
       const sums = k.i32(i32.add(probabilities, sumsOffset(shape)));
       const codes = k.i32(i32.add(probabilities, codesOffset(shape)));

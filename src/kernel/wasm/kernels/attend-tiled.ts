@@ -4,7 +4,7 @@
  */
 import { f32, f32x4, type I32, i32, index, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { type AttentionShape, maskFirst, pageLoop } from './attend.ts';
+import { type AttentionShape, maskFirst, pageLoop, type ThreadScratch } from './attend.ts';
 import { packKeyBlocks, packValueBlocks, scoreTiles, sumTiles, TILE_QUERIES, TILE_SCRATCH } from './attention-tiles.ts';
 import type { DequantizedKeys, DequantizedValues } from './dequantized.ts';
 import { onlineSoftmax, stateBytes } from './online-softmax.ts';
@@ -37,22 +37,23 @@ export function attendPagesTiled(
   shape: AttentionShape,
   keys: DequantizedKeys,
   values: DequantizedValues,
-  scratch: (k: Kernel, thread: I32) => { oneRow: I32; multiRow: I32 },
+  threadScratch: ThreadScratch,
+  multiRowOffset: number,
 ) {
   const { group, pageTokens, relaxed } = shape;
   const stateStride = stateBytes(values.codedDim);
   const offsets = scratchLayout(shape, keys.codedDim, values.codedDim);
-  return pageLoop(name, shape, keys, values, (k, thread, rows) => {
-    const { oneRow, multiRow } = scratch(k, thread);
+  return pageLoop(name, shape, keys, values, threadScratch, (k, oneRow, rows) => {
+    const multiRow = k.i32(i32.add(oneRow, multiRowOffset));
     const at = (offset: number) => k.i32(i32.add(multiRow, offset));
     const [keyBlocks, valueBlocks, queries, scores] = [0, offsets.values, offsets.queries, offsets.scores].map(at);
     const [constants, stateTable, tileSums] = [offsets.constants, offsets.stateTable, offsets.tileSums].map(at);
     const tiledRows = k.i32(i32.and(rows, -TILE_ROWS));
     return page => {
-      const { head, rope, masked, stateOf, queryOf } = page;
+      const { rope, masked, stateOf, queryOf } = page;
       const state = k.i32();
-      packKeyBlocks(k, pageTokens, keys.codedDim, keys.floats(), keyBlocks);
-      packValueBlocks(k, pageTokens, values.codedDim, values.floats(), valueBlocks);
+      packKeyBlocks(k, pageTokens, keys.codedDim, i32.add(oneRow, keys.floatsOffset), keyBlocks);
+      packValueBlocks(k, pageTokens, values.codedDim, i32.add(oneRow, values.floatsOffset), valueBlocks);
 
       k.for(0, tiledRows, MAX_ROWS, row => {
         const left = k.i32(i32.sub(tiledRows, row));
@@ -62,7 +63,7 @@ export function attendPagesTiled(
           const rowIndex = k.i32(i32.add(row, r));
           const to = k.i32(index(queries, 4 * group * keys.codedDim, r));
           const rowConstants = k.i32(index(constants, 4 * group, r));
-          keys.gatherQueries(k, head, k.i32(queryOf(rowIndex)), rope, to, rowConstants);
+          keys.gatherQueries(k, page.keys, k.i32(queryOf(rowIndex)), rope, to, rowConstants);
           k.set(state, stateOf(rowIndex));
           const entry = k.i32(index(stateTable, 8 * group, r));
           for (let g = 0; g < group; g++) k.do(i32.store(entry, i32.add(state, g * stateStride), 8 * g));
@@ -81,9 +82,9 @@ export function attendPagesTiled(
       });
       k.for(tiledRows, rows, 1, row => {
         k.set(state, stateOf(row));
-        keys.scorePage(k, page.keyPage, head, k.i32(queryOf(row)), oneRow, rope);
+        keys.scorePage(k, page.keys, k.i32(queryOf(row)), oneRow, rope);
         maskFirst(k, oneRow, group, pageTokens, masked);
-        values.accumulatePage(k, page.valuePage, head, oneRow, state);
+        values.accumulatePage(k, page.values, oneRow, state);
       });
     };
   });

@@ -31,23 +31,33 @@ export interface AttentionShape {
   precise: boolean;
 }
 
-/** Emits the code that reads a codec's keys. Queries and scores are in the thread's scratch. */
+/** The scratch of the thread that a kernel runs on: emits its address. */
+export type ThreadScratch = (k: Kernel, thread: I32) => I32;
+
+/** The page of keys or values that is read, and the thread's scratch. */
+export interface PageArgs {
+  page: I32;
+  head: I32;
+  scratch: I32;
+}
+
+/** Emits the code that reads a codec's keys. */
 export interface KeyEmitter {
   /** Bytes of one group's transformed queries. */
   queryBytes: number;
   /** `queries` is [group][headDim] f32, already scaled. */
-  transformQuery(k: Kernel, queries: I32, head: I32, out: I32): void;
+  transformQuery(k: Kernel, queries: I32, head: I32, out: I32, scratch: I32): void;
   /** Called once per page, before it is scored for any row. */
-  beginPage(k: Kernel, page: I32, head: I32): void;
+  beginPage(k: Kernel, page: PageArgs): void;
   /** Writes scores[group][pageTokens]. `pageRope` is the page's rotation, for page-relative keys. */
-  scorePage(k: Kernel, page: I32, head: I32, query: I32, scores: I32, pageRope: I32, next?: PrefetchRange): void;
+  scorePage(k: Kernel, page: PageArgs, query: I32, scores: I32, pageRope: I32, next?: PrefetchRange): void;
 }
 
 export interface ValueEmitter {
   codedDim: number;
-  beginPage(k: Kernel, page: I32, head: I32): void;
+  beginPage(k: Kernel, page: PageArgs): void;
   /** Adds a page to each head's state. May overwrite the scores. */
-  accumulatePage(k: Kernel, page: I32, head: I32, scores: I32, state: I32, next?: PrefetchRange): void;
+  accumulatePage(k: Kernel, page: PageArgs, scores: I32, state: I32, next?: PrefetchRange): void;
 }
 
 /** Copies one group's queries from a row of all heads, multiplied by a factor. */
@@ -67,31 +77,26 @@ function scaleQueries(
 }
 
 /** Writes out[row][kv head], `queryBytes` each. `scale` is the bits of an f32. */
-export function transformQueries(
-  name: string,
-  shape: AttentionShape,
-  keys: KeyEmitter,
-  scratch: (k: Kernel, thread: I32) => I32,
-) {
+export function transformQueries(name: string, shape: AttentionShape, keys: KeyEmitter, scratch: ThreadScratch) {
   const { kvHeads } = shape;
   const k = new Kernel(chunked(name, 'q', 'qStride', 'out', 'rows', 'scale'));
   const { q, qStride, out, rows, scale, chunk, chunks, thread } = k.params;
-  const scaled = k.i32(scratch(k, thread));
+  const base = scratch(k, thread);
+  const scaled = k.i32(base);
   const factor = k.v128(f32x4.splat(f32.mul(f32.fromBits(scale), f32.const(Math.LOG2E))));
   k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = i32.divU(unit, kvHeads);
     scaleQueries(k, shape, index(q, qStride, row), head, factor, scaled);
-    keys.transformQuery(k, scaled, head, index(out, keys.queryBytes, unit));
+    keys.transformQuery(k, scaled, head, index(out, keys.queryBytes, unit), base);
   });
   return k;
 }
 
 /** The current page of the loop. */
 export interface PageContext {
-  head: I32;
-  keyPage: I32;
-  valuePage: I32;
+  keys: PageArgs;
+  values: PageArgs;
   /** Address of the next key page of the split, or of this one if it is the last. */
   nextKeyPage(): I32;
   rope: I32;
@@ -112,7 +117,8 @@ export function pageLoop(
   shape: AttentionShape,
   keys: KeyEmitter,
   values: ValueEmitter,
-  setUp: (k: Kernel, thread: I32, rows: I32) => (page: PageContext) => void,
+  threadScratch: ThreadScratch,
+  setUp: (k: Kernel, scratch: I32, rows: I32) => (page: PageContext) => void,
 ) {
   const { headDim, group, kvHeads, pageTokens } = shape;
   const k = new Kernel(
@@ -121,7 +127,8 @@ export function pageLoop(
   const { queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, ropeTables } = k.params;
   const { chunk, chunks, thread } = k.params;
   const stateStride = stateBytes(values.codedDim);
-  const attendPage = setUp(k, thread, rows);
+  const scratch = threadScratch(k, thread);
+  const attendPage = setUp(k, scratch, rows);
   const splits = k.i32(i32.divU(i32.add(pages, PAGES_PER_SPLIT - 1), PAGES_PER_SPLIT));
   const leafAddress = (page: I32) => i32.load(index(leaves, 4, page));
   k.for(chunk, i32.mul(splits, kvHeads), chunks, unit => {
@@ -145,9 +152,11 @@ export function pageLoop(
       const masked = k.i32(i32.sub(skip, i32.mul(page, pageTokens)));
       const hasNext = i32.ltS(page, i32.sub(end, 1));
       const nextKeyPage = () => k.i32(i32.add(leafAddress(i32.add(page, hasNext)), keyOffset));
-      keys.beginPage(k, keyPage, head);
-      values.beginPage(k, valuePage, head);
-      attendPage({ head, keyPage, valuePage, nextKeyPage, rope, masked, rows, stateOf, queryOf });
+      const keyArgs = { page: keyPage, head, scratch };
+      const valueArgs = { page: valuePage, head, scratch };
+      keys.beginPage(k, keyArgs);
+      values.beginPage(k, valueArgs);
+      attendPage({ keys: keyArgs, values: valueArgs, nextKeyPage, rope, masked, rows, stateOf, queryOf });
     });
   });
   return k;
@@ -161,25 +170,25 @@ export function attendPages(
   shape: AttentionShape,
   keys: KeyEmitter,
   values: ValueEmitter,
-  scratch: (k: Kernel, thread: I32) => I32,
+  threadScratch: ThreadScratch,
   prefetchLayouts?: { keys: PageLayout; values: PageLayout },
 ) {
-  return pageLoop(name, shape, keys, values, (k, thread) => {
-    const scores = k.i32(scratch(k, thread));
+  return pageLoop(name, shape, keys, values, threadScratch, (k, scratch) => {
+    const scores = k.i32(scratch);
     return page => {
       const blockRange = (layout: PageLayout, address: I32) => ({
-        address: blockAddress(layout, address, page.head),
+        address: blockAddress(layout, { page: address, head: page.keys.head }),
         bytes: layout.blockBytes,
       });
       const nextKeys = prefetchLayouts && blockRange(prefetchLayouts.keys, page.nextKeyPage());
-      const nextValues = prefetchLayouts && blockRange(prefetchLayouts.values, page.valuePage);
+      const nextValues = prefetchLayouts && blockRange(prefetchLayouts.values, page.values.page);
       const state = k.i32();
       k.for(0, page.rows, 1, row => {
         const query = k.i32(page.queryOf(row));
         k.set(state, page.stateOf(row));
-        keys.scorePage(k, page.keyPage, page.head, query, scores, page.rope, nextValues);
+        keys.scorePage(k, page.keys, query, scores, page.rope, nextValues);
         maskFirst(k, scores, shape.group, shape.pageTokens, page.masked);
-        values.accumulatePage(k, page.valuePage, page.head, scores, state, nextKeys);
+        values.accumulatePage(k, page.values, scores, state, nextKeys);
       });
     };
   });
@@ -206,7 +215,7 @@ export function combineSplits(
   shape: AttentionShape,
   values: PageLayout,
   tables: CodecTables,
-  scratch: (k: Kernel, thread: I32) => I32,
+  scratch: ThreadScratch,
   size: 2 | 4,
 ) {
   const { headDim, group, kvHeads, pageTokens } = shape;

@@ -1,11 +1,18 @@
 /** The WASM module of one pair of codecs: seal pages, transform queries, attend pages, combine splits. */
 import type { PageLayout } from '../../page-layout.ts';
-import { type I32, i32, index } from '../emit.ts';
-import { type Kernel, moduleBytes } from '../module.ts';
+import { index } from '../emit.ts';
+import { moduleBytes } from '../module.ts';
 import { additiveKeyScratch, additiveKeys } from './additive-keys.ts';
 import { additiveValueScratch, additiveValues } from './additive-values.ts';
 import { affineValueScratch, affineValues } from './affine-values.ts';
-import { type AttentionShape, attendPages, combineSplits, combineSplitsScratch, transformQueries } from './attend.ts';
+import {
+  type AttentionShape,
+  attendPages,
+  combineSplits,
+  combineSplitsScratch,
+  type ThreadScratch,
+  transformQueries,
+} from './attend.ts';
 import { attendPagesTiled, fitsTiles, tiledScratch } from './attend-tiled.ts';
 import { columnSumScratch } from './column-sums.ts';
 import { type CodecTables, dequantizePage } from './dequantize-page.ts';
@@ -68,14 +75,7 @@ export function codecModule(
 ) {
   const offsets = scratchLayout(shape, keys.layout, values.layout);
   const name = (kernel: string) => `${kernel}:${id}`;
-  // Address of the thread's scratch in the kernel that is being emitted.
-  let base: I32 = 0;
-  const threadScratch = (k: Kernel, thread: I32): I32 => {
-    base = k.i32(index(scratch.address, scratch.stride, thread));
-    return base;
-  };
-  const at = (offset: number) => () => i32.add(base, offset);
-  const buffers = (floats: number) => ({ codes: at(offsets.codes), floats: at(floats) });
+  const threadScratch: ThreadScratch = (k, thread) => k.i32(index(scratch.address, scratch.stride, thread));
   // The first kernels of the module, which the others call by index.
   const dequantizeKeys = dequantizePage(name('dequantizeKeys'), keys.layout, shape, keys.tables);
   const dequantizeValues = dequantizePage(name('dequantizeValues'), values.layout, shape, values.tables);
@@ -84,41 +84,39 @@ export function codecModule(
     shape,
     keys.tables,
     { index: 0, ...dequantizeKeys.signature },
-    buffers(offsets.keyTile),
-    at(offsets.relativeQueries),
+    { codes: offsets.codes, floats: offsets.keyTile },
+    offsets.relativeQueries,
   );
   const floatValues = dequantizedValues(
     values.layout,
     shape,
     { index: 1, ...dequantizeValues.signature },
-    buffers(offsets.valueTile),
+    { codes: offsets.codes, floats: offsets.valueTile },
   );
   // The specialized key loops need one rotation for all heads and pages.
   const oneRotation = keys.layout.encodeMatrix === undefined;
   const keyEmitter =
     f16Keys(keys.layout, shape, floatKeys) ??
-    (oneRotation ? int8DotKeys(keys.layout, shape, keys.tables, at(offsets.quantizedKeys)) : undefined) ??
+    (oneRotation ? int8DotKeys(keys.layout, shape, keys.tables, offsets.quantizedKeys) : undefined) ??
     (oneRotation
-      ? lookupTableKeys(keys.layout, shape, keys.tables, at(offsets.transformed), at(offsets.quantizedKeys))
+      ? lookupTableKeys(keys.layout, shape, keys.tables, offsets.transformed, offsets.quantizedKeys)
       : undefined) ??
-    additiveKeys(keys.layout, shape, keys.tables, at(offsets.relativeQueries)) ??
+    additiveKeys(keys.layout, shape, keys.tables, offsets.relativeQueries) ??
     floatKeys;
   const valueEmitter =
     f16Values(values.layout, shape, floatValues) ??
-    affineValues(values.layout, shape, at(offsets.probabilities)) ??
-    levelValues(values.layout, shape, at(offsets.probabilities)) ??
-    additiveValues(values.layout, shape, values.tables, at(offsets.probabilities)) ??
+    affineValues(values.layout, shape, offsets.probabilities) ??
+    levelValues(values.layout, shape, offsets.probabilities) ??
+    additiveValues(values.layout, shape, values.tables, offsets.probabilities) ??
     floatValues;
   const isF16 = ({ layout }: CodecSide) => layout.encoding.kind === 'f16';
   const multiRowKeys = isF16(keys) ? floatKeys : keyEmitter;
   const multiRowValues = isF16(values) ? floatValues : valueEmitter;
   const allFloats = multiRowKeys === floatKeys && multiRowValues === floatValues && fitsTiles(shape);
+  const multiRowName = name('attendPagesMultiRow');
   const attendMultiRow = allFloats
-    ? attendPagesTiled(name('attendPagesMultiRow'), shape, floatKeys, floatValues, (k, thread) => {
-        const oneRow = threadScratch(k, thread);
-        return { oneRow, multiRow: k.i32(i32.add(oneRow, offsets.multiRow)) };
-      })
-    : attendPages(name('attendPagesMultiRow'), shape, multiRowKeys, multiRowValues, threadScratch);
+    ? attendPagesTiled(multiRowName, shape, floatKeys, floatValues, threadScratch, offsets.multiRow)
+    : attendPages(multiRowName, shape, multiRowKeys, multiRowValues, threadScratch);
   const { layout, tables } = values;
   const transformQuery = transformQueries(name('transformQuery'), shape, keyEmitter, threadScratch);
   const attend = attendPages(name('attendPages'), shape, keyEmitter, valueEmitter, threadScratch, {

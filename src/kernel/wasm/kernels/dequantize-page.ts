@@ -34,14 +34,14 @@ export interface CodecTables {
 export const loadScalar = ({ bytes }: ScalarArray, address: I32): F32 =>
   bytes === 2 ? loadF16(address) : f32.load(address);
 
-export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, page: I32, head: I32): I32 =>
+export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, { page, head }: { page: I32; head: I32 }): I32 =>
   index(i32.add(page, sharedBytes), blockBytes, head);
 
 /** Called from other kernels. `codes` is scratch of two bytes per value. */
 export function dequantizePage(name: string, layout: PageLayout, shape: PageShape, tables: CodecTables) {
   const k = new Kernel(signature(name, 'page', 'head', 'codes', 'out'));
   const { page, head, codes, out } = k.params;
-  const block = k.i32(blockAddress(layout, page, head));
+  const block = k.i32(blockAddress(layout, k.params));
   const { headDim: D, pageTokens: P } = shape;
   const encoding = layout.encoding;
   switch (encoding.kind) {
@@ -91,7 +91,7 @@ export function dequantizePage(name: string, layout: PageLayout, shape: PageShap
     default:
       encoding satisfies never;
   }
-  addMeans(k, layout, shape, page, head, out);
+  addMeans(k, layout, shape, k.params, out);
   return k;
 }
 

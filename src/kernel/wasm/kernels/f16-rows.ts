@@ -13,9 +13,9 @@ export function f16Keys(
   return {
     ...dequantized,
     beginPage() {},
-    scorePage(k, page, head, query, scores) {
+    scorePage(k, page, query, scores) {
       const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
-      scoreRows(k, rows, contiguous(blockAddress(layout, page, head), pageTokens), query, scores, pageTokens);
+      scoreRows(k, rows, contiguous(blockAddress(layout, page), pageTokens), query, scores, pageTokens);
     },
   };
 }
@@ -29,9 +29,9 @@ export function f16Values(
   return {
     ...dequantized,
     beginPage() {},
-    accumulatePage(k, page, head, scores, state) {
+    accumulatePage(k, page, scores, state) {
       const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
-      const data = k.i32(blockAddress(layout, page, head));
+      const data = k.i32(blockAddress(layout, page));
       softmaxAndSum(k, rows, contiguous(data, pageTokens), scores, pageTokens, pageTokens, state);
     },
   };

@@ -41,13 +41,13 @@ import { applyMatrix } from './transform.ts';
 
 /**
  * Transformed queries: for levels int8 queries and, for centered pages, f32 [head][headDim]; for affine codes f32 only.
- * `scratch` has int8DotKeyScratch bytes.
+ * `scratchOffset` is that of int8DotKeyScratch bytes.
  */
 export function int8DotKeys(
   layout: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  scratch: () => I32,
+  scratchOffset: number,
 ): KeyEmitter | undefined {
   const { encoding } = layout;
   const levels = encoding.kind === 'levels';
@@ -75,16 +75,16 @@ export function int8DotKeys(
       }
     },
     beginPage() {},
-    scorePage(k, page, head, query, scores, _pageRope, next) {
-      const block = k.i32(blockAddress(layout, page, head));
-      const partialSums = k.i32(scratch());
+    scorePage(k, args, query, scores, _pageRope, next) {
+      const block = k.i32(blockAddress(layout, args));
+      const partialSums = k.i32(i32.add(args.scratch, scratchOffset));
       const prefetchNext = prefetcher(k, next, pageTokens / 4);
       const score = (q: I32, token: I32, count: number, norms?: (token: I32) => V128) =>
         scoreCodeRows(k, shape, rows, integers, block, q, partialSums, token, count, norms, scores, prefetchNext);
       if (encoding.kind === 'levels') score(query, 0, pageTokens, normLoader(encoding.norms, block));
       else if (encoding.kind === 'affine') {
         const { norms, groupSize: tokens } = encoding;
-        const factors = norms && normLoader(norms, norms.per === 'page' ? page : block);
+        const factors = norms && normLoader(norms, norms.per === 'page' ? args.page : block);
         const ranges = k.i32(i32.add(block, encoding.rangesOffset));
         const pair = (i: Local<'i32'>) => v128.load(i32.add(ranges, i));
         const range = {
@@ -99,7 +99,7 @@ export function int8DotKeys(
           k.increment(ranges, 4 * headDim);
         });
       }
-      addMeanScores(k, layout, shape, page, head, i32.add(query, floatsOffset), scores);
+      addMeanScores(k, layout, shape, args, i32.add(query, floatsOffset), scores);
     },
   };
 }

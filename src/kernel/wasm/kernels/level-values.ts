@@ -22,7 +22,11 @@ export const loadNorms = ({ norms }: LevelsEncoding, block: I32, token: Local<'i
     : v128.load(index(i32.add(block, norms.offset), 4, token), 4 * offset);
 
 /** Norms are multiplied into the probabilities. */
-export function levelValues(layout: PageLayout, shape: AttentionShape, scratch: () => I32): ValueEmitter | undefined {
+export function levelValues(
+  layout: PageLayout,
+  shape: AttentionShape,
+  scratchOffset: number,
+): ValueEmitter | undefined {
   const encoding = layout.encoding;
   if (encoding.kind !== 'levels' || shape.precise) return undefined;
   const { headDim, pageTokens } = shape;
@@ -32,22 +36,22 @@ export function levelValues(layout: PageLayout, shape: AttentionShape, scratch: 
     ? uniformLevels(encoding.levels)
     : tableLevels(encoding.levels, columns, shape);
   const { narrow, limit } = accumulatorLimits(max, pageTokens);
-  const normsAddress = () => i32.add(scratch(), columnSumScratch(shape));
+  const normsAt = (scratch: I32) => i32.add(i32.add(scratch, scratchOffset), columnSumScratch(shape));
   return {
     codedDim: headDim,
-    beginPage(k, page, head) {
-      const block = k.i32(blockAddress(layout, page, head));
-      const norms = k.i32(normsAddress());
+    beginPage(k, page) {
+      const block = k.i32(blockAddress(layout, page));
+      const norms = k.i32(normsAt(page.scratch));
       k.for(0, pageTokens, 16, t => {
         for (let n = 0; n < 16; n += 4) k.do(v128.store(index(norms, 4, t), loadNorms(encoding, block, t, n), 4 * n));
       });
       quantizeFactors(k, shape, norms, i32.add(norms, 4 * pageTokens));
     },
-    accumulatePage(k, page, head, scores, state, next) {
-      const block = k.i32(blockAddress(layout, page, head));
-      const probabilities = k.i32(scratch());
+    accumulatePage(k, page, scores, state, next) {
+      const block = k.i32(blockAddress(layout, page));
+      const probabilities = k.i32(i32.add(page.scratch, scratchOffset));
       const exponentiateScratch = k.i32(i32.add(probabilities, updateScratchOffset(shape)));
-      const factors = k.i32(i32.add(normsAddress(), 4 * pageTokens));
+      const factors = k.i32(i32.add(normsAt(page.scratch), 4 * pageTokens));
       const exponentials = exponentiatePage(k, shape, scores, exponentiateScratch);
       const quantized = quantizeProbabilities(k, shape, scores, probabilities, {
         factors,

@@ -60,13 +60,13 @@ export function lookupTableKeyScratch({ encoding }: PageLayout, { headDim, pageT
   };
 }
 
-/** `transformScratch` must follow the queries that are transformed. */
+/** Both scratches are offsets in the thread's; `transformScratch` must follow the queries that are transformed. */
 export function lookupTableKeys(
   layout: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  transformScratch: () => I32,
-  scoreScratch: () => I32,
+  transformScratch: number,
+  scoreScratch: number,
 ): KeyEmitter | undefined {
   const { encoding } = layout;
   if (encoding.kind !== 'levels' || shape.precise) return undefined;
@@ -78,9 +78,9 @@ export function lookupTableKeys(
   const offsets = queryLayout(columns, shape, isCentered);
   return {
     queryBytes: offsets.bytes,
-    transformQuery(k, queries, _head, out) {
+    transformQuery(k, queries, _head, out, scratch) {
       const to = k.i32(out);
-      const transformed = k.i32(transformScratch());
+      const transformed = k.i32(i32.add(scratch, transformScratch));
       const one = k.v128(f32x4.const(1));
       for (let g = 0; g < group; g++) {
         const query = k.i32(i32.add(queries, 4 * headDim * g));
@@ -101,16 +101,17 @@ export function lookupTableKeys(
       }
     },
     beginPage() {},
-    scorePage(k, page, head, query, scores, _pageRope, next) {
-      const block = k.i32(blockAddress(layout, page, head));
+    scorePage(k, page, query, scores, _pageRope, next) {
+      const block = k.i32(blockAddress(layout, page));
       const norms = (token: Local<'i32'>, offset: number) => loadNorms(encoding, block, token, offset);
       const prefetchNext = prefetcher(k, next, (pageTokens / columns.span) * (columns.count / 2));
       for (let first = 0; first < group; first += HEADS_PER_PASS) {
         const heads = Array.from({ length: Math.min(HEADS_PER_PASS, group - first) }, (_, i) => first + i);
         const prefetch = first === 0 ? prefetchNext : () => {};
-        scoreTables(k, columns, shape, block, query, heads, norms, scoreScratch(), scores, prefetch);
+        const scratch = i32.add(page.scratch, scoreScratch);
+        scoreTables(k, columns, shape, block, query, heads, norms, scratch, scores, prefetch);
       }
-      addMeanScores(k, layout, shape, page, head, i32.add(query, offsets.floats), scores);
+      addMeanScores(k, layout, shape, page, i32.add(query, offsets.floats), scores);
     },
   };
 }

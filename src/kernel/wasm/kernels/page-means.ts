@@ -5,7 +5,7 @@ import type { Kernel } from '../module.ts';
 import { f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
 
 /** Address of a head's mean. */
-const meanAddress = (offset: number, headDim: number, page: I32, head: I32): I32 =>
+const meanAddress = (offset: number, headDim: number, { page, head }: { page: I32; head: I32 }): I32 =>
   index(i32.add(page, offset), 2 * headDim, head);
 
 /** Stores the mean of y, [token][dim] f32, and subtracts it as stored. */
@@ -13,12 +13,11 @@ export function storeMeans(
   k: Kernel,
   { meansOffset }: PageLayout,
   { headDim, pageTokens }: PageShape,
-  page: I32,
-  head: I32,
+  page: { page: I32; head: I32 },
   y: I32,
 ): void {
   if (meansOffset === undefined) return;
-  const mean = k.i32(meanAddress(meansOffset, headDim, page, head));
+  const mean = k.i32(meanAddress(meansOffset, headDim, page));
   const [sum, at] = [k.v128(), k.i32()];
   const eachToken = (emit: () => void) =>
     k.for(0, pageTokens, 1, () => {
@@ -43,12 +42,11 @@ export function addMeans(
   k: Kernel,
   { meansOffset, codedDim }: PageLayout,
   { headDim, pageTokens }: PageShape,
-  page: I32,
-  head: I32,
+  page: { page: I32; head: I32 },
   out: I32,
 ): void {
   if (meansOffset === undefined) return;
-  const mean = k.i32(meanAddress(meansOffset, headDim, page, head));
+  const mean = k.i32(meanAddress(meansOffset, headDim, page));
   const at = k.i32(out);
   k.for(0, pageTokens, 1, () => {
     k.for(0, headDim, 4, i => {
@@ -64,13 +62,12 @@ export function addMeanScores(
   k: Kernel,
   { meansOffset }: PageLayout,
   { headDim, group, pageTokens }: PageShape & { group: number },
-  page: I32,
-  head: I32,
+  page: { page: I32; head: I32 },
   queries: I32,
   scores: I32,
 ): void {
   if (meansOffset === undefined) return;
-  const mean = k.i32(meanAddress(meansOffset, headDim, page, head));
+  const mean = k.i32(meanAddress(meansOffset, headDim, page));
   const query = k.i32(queries);
   const four = k.v128();
   const sums = Array.from({ length: group }, () => k.v128(v128.zero));

@@ -8,6 +8,7 @@ import { Kernel } from '../module.ts';
 import { f32ToF16, loadF16x4, packLow16, reduceAdd, reduceMax, storeF16 } from '../ops.ts';
 import { chunked } from '../task.ts';
 import { sealAdditive } from './additive.ts';
+import type { ThreadScratch } from './attend.ts';
 import { blockAddress, type CodecTables, loadScalar } from './dequantize-page.ts';
 import { sealMixedBits } from './mixed-bit-columns.ts';
 import { sealOaken } from './oaken.ts';
@@ -43,7 +44,7 @@ export function sealPage(
   layout: PageLayout,
   shape: PageShape,
   tables: CodecTables,
-  scratch: (k: Kernel, thread: I32) => I32,
+  scratch: ThreadScratch,
 ) {
   const { headDim: D, pageTokens: P, kvHeads } = shape;
   const k = new Kernel(
@@ -67,8 +68,8 @@ export function sealPage(
       if (tables.mean !== undefined) addMean(k, tables.mean, head, D, f32.const(-1), vector);
       if (matrix) applyMatrix(k, matrix, D, D, vector, one, index(y, 4 * D, t), layout.diagonalBlocks);
     });
-    storeMeans(k, layout, shape, page, head, y);
-    const block = k.i32(blockAddress(layout, page, head));
+    storeMeans(k, layout, shape, { page, head }, y);
+    const block = k.i32(blockAddress(layout, { page, head }));
     const s: SealContext = { k, D, P, page, block, y, codes, scratch: vectorScratch, tables };
     const encoding = layout.encoding;
     const storeError = (error: F32) => k.do(f32.store(index(errors, 4, head), error));

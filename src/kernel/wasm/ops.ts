@@ -162,9 +162,7 @@ export const dotLaneSumsF32 = ([a, b, c, d]: readonly V128[], relaxed: boolean):
  */
 export function hoist(k: Kernel, scratch: I32, values: readonly V128[]): Local<'v128'>[] {
   const at = k.i32(scratch);
-  values.forEach((value, i) => {
-    k.do(v128.store(at, value, 16 * i));
-  });
+  for (const [i, value] of values.entries()) k.do(v128.store(at, value, 16 * i));
   return values.map((_, i) => k.v128(v128.load(at, 16 * i)));
 }
 

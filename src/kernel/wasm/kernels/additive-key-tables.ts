@@ -135,10 +135,7 @@ function dimBlocks(blocks: readonly number[]): { start: number; size: number; ma
 /** The spread of a quad's entries in each dim. */
 function dimScales(books: readonly Float32Array[]): number[] {
   const squares = [0, 0, 0, 0];
-  for (const book of books)
-    book.forEach((x, i) => {
-      squares[i & 3] += x * x;
-    });
+  for (const book of books) for (const [i, x] of book.entries()) squares[i & 3] += x * x;
   const max = Math.max(...squares, 1e-30);
   return squares.map(square => Math.sqrt(Math.max(square, 1e-6 * max)));
 }

@@ -159,14 +159,10 @@ function mapQueries(
     // Few dims per iteration: V8 moves all loads to its start, and they must fit into registers.
     k.for(0, size, PAIR, () => {
       for (let dim = 0; dim < PAIR; dim++) {
-        columns.forEach((column, half) => {
-          k.set(column, v128.load(rows, 4 * (size * dim + 4 * half)));
-        });
+        for (const [half, column] of columns.entries()) k.set(column, v128.load(rows, 4 * (size * dim + 4 * half)));
         heads.forEach((g, i) => {
           k.set(x, v128.load32Splat(dims, 4 * (headDim * g + dim)));
-          sums[i].forEach((sum, half) => {
-            k.set(sum, add(columns[half], x, sum));
-          });
+          for (const [half, sum] of sums[i].entries()) k.set(sum, add(columns[half], x, sum));
         });
       }
       k.increment(dims, 4 * PAIR);
@@ -179,9 +175,7 @@ function mapQueries(
       );
       const lengths = f32x4.add(pairSums, v128.shuffle(pairSums, pairSums, lanes32(1, 0, 3, 2)));
       k.set(maxSquares[i], f32x4.max(maxSquares[i], lengths));
-      sums[i].forEach((sum, half) => {
-        k.do(v128.store(to, sum, 4 * headDim * g + 16 * half));
-      });
+      for (const [half, sum] of sums[i].entries()) k.do(v128.store(to, sum, 4 * headDim * g + 16 * half));
     });
     k.increment(map, 4 * OCTET);
     k.increment(to, 4 * OCTET);
@@ -238,9 +232,7 @@ function buildTables(
     for (const second of [0, 1]) {
       const at = KEY_BOOK_BYTES * second;
       const quad = k.i32(i32.add(query, i32.load(from, at + QUAD_OFFSET)));
-      entries.forEach((entry, n) => {
-        k.set(entry, v128.load(from, at + 16 * n));
-      });
+      for (const [n, entry] of entries.entries()) k.set(entry, v128.load(from, at + 16 * n));
       for (const g of heads) {
         k.set(low, v128.load32Splat(quad, 2 * headDim * g));
         k.set(high, v128.load32Splat(quad, 2 * headDim * g + 4));

@@ -164,9 +164,7 @@ function sumQuad(
   const [table, to] = [k.i32(book), k.i32(sums)];
   const [at, p] = [k.i32(), k.i32()];
   k.for(0, 4, 1, () => {
-    tables.forEach((local, b) => {
-      k.set(local, v128.load(table, VALUE_BOOK_BYTES * b));
-    });
+    for (const [b, local] of tables.entries()) k.set(local, v128.load(table, VALUE_BOOK_BYTES * b));
     k.set(at, codes);
     k.set(p, probabilities);
     for (let r = 0; r < pageTokens / run; r++) {
@@ -177,18 +175,14 @@ function sumQuad(
             const entry = swizzle(relaxed)(local, v128.load(at, b * pageTokens + v));
             k.set(bytes, b === 0 ? entry : i8x16.add(bytes, entry));
           });
-          headSums.forEach((sum, i) => {
-            k.set(sum, addDot(sum, bytes, v128.load(p, i * pageTokens + v)));
-          });
+          for (const [i, sum] of headSums.entries()) k.set(sum, addDot(sum, bytes, v128.load(p, i * pageTokens + v)));
         }
         k.increment(at, TOKENS_PER_ITERATION);
         k.increment(p, TOKENS_PER_ITERATION);
       };
       // A quad without columns is zero.
       if (books > 0) k.for(0, run, TOKENS_PER_ITERATION, iteration);
-      headSums.forEach((sum, i) => {
-        k.do(v128.store(to, sum, 16 * (heads * r + i)));
-      });
+      for (const [i, sum] of headSums.entries()) k.do(v128.store(to, sum, 16 * (heads * r + i)));
     }
     k.increment(table, 16);
     k.increment(to, dimStride);

@@ -160,9 +160,7 @@ function assignEntries(k: Kernel, residual: I32, codes: I32, bookAddress: I32, t
   const book = k.i32(bookAddress);
   const rows = Array.from({ length: 8 }, () => k.v128());
   k.for(0, tokens, 8, () => {
-    rows.forEach((row, i) => {
-      k.set(row, v128.load(from, QUAD_BYTES * i));
-    });
+    for (const [i, row] of rows.entries()) k.set(row, v128.load(from, QUAD_BYTES * i));
     const entries = nearestEntries(k, [transposeQuads(k, rows.slice(0, 4)), transposeQuads(k, rows.slice(4))], book);
     rows.forEach((row, i) => {
       const chosen = k.i32(i32x4.lane(entries[i >> 2], i & 3));

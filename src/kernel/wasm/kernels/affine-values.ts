@@ -45,9 +45,7 @@ export function affineValues(
         const from = k.i32(i32.add(block, encoding.rangesOffset + 4 * group));
         const to = k.i32(rangesAt(page.scratch, group));
         k.for(0, pageTokens, 4, () => {
-          pairs.forEach((pair, n) => {
-            k.set(pair, v128.load32Zero(from, 4 * groups * n));
-          });
+          for (const [n, pair] of pairs.entries()) k.set(pair, v128.load32Zero(from, 4 * groups * n));
           const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
           k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
           k.set(step, lowF16ToF32(i32x4.shrU(pairs[0], 16)));

@@ -34,9 +34,8 @@ function forEachBlockDots(
       const fourDims = k.i32(i32.add(vectorAddress, d));
       for (const n of VECTORS) {
         k.set(x, v128.load32Splat(fourDims, 4 * n));
-        dots.forEach((dot, i) => {
+        for (const [i, dot] of dots.entries())
           k.set(dot, f32x4.add(dot, f32x4.mul(x, v128.load(at, 4 * TOKEN_BLOCK * n + 16 * i))));
-        });
       }
       k.increment(at, 4 * 4 * TOKEN_BLOCK);
     });
@@ -51,9 +50,7 @@ function attend(dims: number) {
   const padded = k.i32(i32.and(i32.add(count, TOKEN_BLOCK - 1), -TOKEN_BLOCK));
   forEachBlockDots(k, dims, keys, padded, query, (dots, offset) => {
     const to = k.i32(i32.add(p, offset));
-    dots.forEach((dot, i) => {
-      k.do(v128.store(to, dot, 16 * i));
-    });
+    for (const [i, dot] of dots.entries()) k.do(v128.store(to, dot, 16 * i));
   });
   k.for(count, padded, 1, n => k.do(f32.store(index(p, 4, n), f32.const(MASKED))));
   clearState(k, state, 0);
@@ -73,9 +70,8 @@ function attend(dims: number) {
       const from = k.i32(i32.add(p, i));
       for (const n of VECTORS) {
         k.set(weight, v128.load(from, 16 * n));
-        sums.forEach((sum, dim) => {
+        for (const [dim, sum] of sums.entries())
           k.set(sum, f32x4.add(sum, f32x4.mul(weight, v128.load(value, 4 * TOKEN_BLOCK * dim + 16 * n))));
-        });
       }
       k.increment(value, 4 * TOKEN_BLOCK * dims);
     });
@@ -92,9 +88,8 @@ function quadraticForm(dims: number) {
     forEachBlockDots(k, dims, values, count, index(gram, 4 * dims, row), (dots, offset, block) => {
       const rowValues = k.i32(index(block, 4 * TOKEN_BLOCK, row));
       const to = k.i32(i32.add(forms, offset));
-      dots.forEach((dot, i) => {
+      for (const [i, dot] of dots.entries())
         k.do(v128.store(to, f32x4.add(v128.load(to, 16 * i), f32x4.mul(dot, v128.load(rowValues, 16 * i))), 16 * i));
-      });
     });
   });
   return k;

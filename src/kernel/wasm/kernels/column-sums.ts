@@ -126,9 +126,7 @@ export function sumColumns(
           k.for(0, run, span, () => {
             const codes = at.map(addresses => spanCodes(k, columns, addresses, twosComplement));
             for (let v = 0; v < span / 16; v++) {
-              bytes.forEach((local, d) => {
-                k.set(local, lookup(codes[Math.floor(d / dims)][v], d % dims));
-              });
+              for (const [d, local] of bytes.entries()) k.set(local, lookup(codes[Math.floor(d / dims)][v], d % dims));
               heads.forEach((_, i) => {
                 const probability = k.v128(v128.load(p, i * pageTokens + 16 * v));
                 bytes.forEach((local, d) => {
@@ -144,11 +142,9 @@ export function sumColumns(
               });
             k.increment(p, span);
           });
-          sums.forEach((headSums, i) => {
-            headSums.forEach((sum, d) => {
+          for (const [i, headSums] of sums.entries())
+            for (const [d, sum] of headSums.entries())
               k.do(v128.store(to, sum, (pair + d) * dimStride + 16 * (n * heads.length + i)));
-            });
-          });
         }
       }
       if (first === 0) prefetchNext();

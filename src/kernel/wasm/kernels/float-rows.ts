@@ -54,17 +54,14 @@ export function scoreRows(k: Kernel, rows: FloatRows, spans: RowSpans, query: I3
             const queries = pass.map(head => k.v128(v128.load(q, 4 * head * dims)));
             for (let r = first; r < first + rowsPerPass; r++) {
               const value = k.v128(loadRow(rows, at, r * rowBytes));
-              queries.forEach((query, i) => {
-                k.set(acc[i][r], madd(value, query, acc[i][r]));
-              });
+              for (const [i, query] of queries.entries()) k.set(acc[i][r], madd(value, query, acc[i][r]));
             }
             k.increment(at, 4 * size);
             k.increment(q, 16);
           });
         }
-        pass.forEach((head, i) => {
+        for (const [i, head] of pass.entries())
           k.do(v128.store(out, horizontalSums(k, acc[i], f32x4.add), 4 * head * stride));
-        });
         k.increment(row, 4 * rowBytes);
         k.increment(out, 16);
       });
@@ -94,26 +91,22 @@ function sumRows(
       const w = k.i32(weights);
       const sums = k.i32(index(state, 4, first));
       const sumAt = (head: number, j: number) => head * stateStride + STATE_HEADER + 16 * j;
-      pass.forEach((head, i) => {
+      for (const [i, head] of pass.entries())
         for (const j of vectors) k.set(acc[i][j], f32x4.mul(v128.load(sums, sumAt(head, j)), corrections[head]));
-      });
       spans((address, count) => {
         const row = k.i32(index(address, size, first));
         k.for(0, count, 1, () => {
           const weight = pass.map(head => k.v128(v128.load32Splat(w, 4 * head * stride)));
           for (const j of vectors) {
             k.set(value, loadRow(rows, row, 4 * size * j));
-            pass.forEach((_, i) => {
-              k.set(acc[i][j], madd(value, weight[i], acc[i][j]));
-            });
+            for (const [i, _] of pass.entries()) k.set(acc[i][j], madd(value, weight[i], acc[i][j]));
           }
           k.increment(row, dims * size);
           k.increment(w, 4);
         });
       });
-      pass.forEach((head, i) => {
+      for (const [i, head] of pass.entries())
         for (const j of vectors) k.do(v128.store(sums, acc[i][j], sumAt(head, j)));
-      });
     });
   }
 }

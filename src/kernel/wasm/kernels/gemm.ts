@@ -141,9 +141,8 @@ function fillPanel(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, 
   blocks.forEach((block, v) => {
     const scales = blockScales(k, format, block).map(vector => k.v128(vector));
     const codes = (arithmetic.activations === 'int16' ? int16Codes : int8Codes)(k, format, block, codeConstant(format));
-    [...scales, ...codes].forEach((vector, n) => {
+    for (const [n, vector] of [...scales, ...codes].entries())
       k.do(v128.store(panel, vector, 16 * (PANEL_VECTORS * n + v)));
-    });
   });
 }
 
@@ -172,9 +171,8 @@ function addBlock(
       const splats = integers.map((_, r) => k.v128(v128.load32Splat(activations, 4 * r)));
       integers.forEach((row, r) => {
         const first = isFirst && initialSums ? splatLane(initialSums, r) : undefined;
-        row.forEach((sum, v) => {
+        for (const [v, sum] of row.entries())
           k.set(sum, addProducts(arithmetic, isFirst ? first : sum, splats[r], vectors[v]));
-        });
       });
       k.increment(weights, 16 * PANEL_VECTORS);
       k.increment(activations, 16);

@@ -192,9 +192,7 @@ const dotInt16 = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(cod
 /** The same in 32 bits. Two sums alternate, because an addition has to wait for the one before it. */
 function dotAddInt8(k: Kernel, pairs: Pairs, initial: V128 = v128.zero): V128 {
   const sums = [k.v128(initial), k.v128(v128.zero)];
-  pairs.forEach(([x, codes], i) => {
-    k.set(sums[i % 2], i32x4.relaxedDotAdd(x, codes, sums[i % 2]));
-  });
+  for (const [i, [x, codes]] of pairs.entries()) k.set(sums[i % 2], i32x4.relaxedDotAdd(x, codes, sums[i % 2]));
   return i32x4.add(sums[0], sums[1]);
 }
 

@@ -299,15 +299,12 @@ function scoreCodeRows(
     for (let r = 0; r < 4; r += 2) {
       parts.forEach(([first, count], part) => {
         const partQueries = queries.slice(0, count);
-        pair.forEach((codes, i) => {
-          rowCodes(k, rows, addresses, r + i, [first, count], twosComplement).forEach((code, v) => {
+        for (const [i, codes] of pair.entries())
+          for (const [v, code] of rowCodes(k, rows, addresses, r + i, [first, count], twosComplement).entries())
             k.set(codes[v], integerTable ? swizzle(relaxed)(integerTable, code) : code);
-          });
-        });
         for (let g = 0; g < group; g++) {
-          partQueries.forEach((vector, v) => {
+          for (const [v, vector] of partQueries.entries())
             k.set(vector, v128.load(query, g * headDim + 16 * (first + v)));
-          });
           pair.forEach((codes, i) => {
             const sums = partQueries.reduce<V128 | undefined>(
               (sum, vector, v) => addDot(sum, vector, codes[v]),
@@ -331,8 +328,6 @@ function scoreCodeRows(
       const score = multiplyAdd(relaxed)(dot, scale, constant);
       k.do(v128.store(to, norms ? f32x4.mul(score, norm) : score, 4 * g * pageTokens));
     }
-    addresses.forEach((address, p) => {
-      k.increment(address, rows[p].blockBytes);
-    });
+    for (const [p, address] of addresses.entries()) k.increment(address, rows[p].blockBytes);
   });
 }

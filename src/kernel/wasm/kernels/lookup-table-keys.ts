@@ -241,20 +241,13 @@ function scoreTables(
     k.set(slot, i32.add(query, offsets.columns));
     k.set(to, byteSums);
     k.for(0, count, 2, () => {
-      addresses.forEach((address, c) => {
-        k.set(address, i32.add(start, i32.load(slot, 4 * c)));
-      });
+      for (const [c, address] of addresses.entries()) k.set(address, i32.add(start, i32.load(slot, 4 * c)));
       // 32 tokens share the loads of tables. Sums go to memory: stores bound how far V8 moves loads ahead.
       for (let v = 0; v < vectors; v += 2) {
-        pair.forEach((columnCodes, c) => {
-          spanPair(k, columns, addresses[c], v).forEach((codes, half) => {
-            k.set(columnCodes[half], codes);
-          });
-        });
+        for (const [c, columnCodes] of pair.entries())
+          for (const [half, codes] of spanPair(k, columns, addresses[c], v).entries()) k.set(columnCodes[half], codes);
         heads.forEach((head, i) => {
-          tables.forEach((table, c) => {
-            k.set(table, v128.load(from, 16 * (c * group + head)));
-          });
+          for (const [c, table] of tables.entries()) k.set(table, v128.load(from, 16 * (c * group + head)));
           for (const half of [0, 1]) {
             const [a, b] = tables.map((table, c) => swizzle(relaxed)(table, pair[c][half]));
             k.do(v128.store(to, i8x16.add(a, b), sumOffset(v + half, i)));
@@ -276,9 +269,7 @@ function scoreTables(
     const unrolled = [8, 6, 5, 4, 3, 2].find(n => pairs % n === 0)!;
     const out = k.i32(index(scores, 4, token));
     for (let v = 0; v < vectors; v++) {
-      norm.forEach((local, n) => {
-        k.set(local, norms(token, 16 * v + 4 * n));
-      });
+      for (const [n, local] of norm.entries()) k.set(local, norms(token, 16 * v + 4 * n));
       heads.forEach((head, i) => {
         // Even and odd bytes are summed separately: `raw` adds 16-bit lanes with both, `odd` the high bytes alone.
         k.set(raw, v128.zero);

@@ -39,9 +39,8 @@ export function nearestEntry(dims: number) {
       }
       k.set(entry, i32x4.add(entry, one));
     });
-    groups.forEach(({ best }, g) => {
+    for (const [g, { best }] of groups.entries())
       for (let lane = 0; lane < 4; lane++) k.do(i32.store16(to, i32x4.lane(best, lane), 8 * g + 2 * lane));
-    });
     k.increment(from, 4 * POINT_BLOCK * dims);
     k.increment(to, 2 * POINT_BLOCK);
   });

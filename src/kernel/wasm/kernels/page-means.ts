@@ -73,9 +73,8 @@ export function addMeanScores(
   const sums = Array.from({ length: group }, () => k.v128(v128.zero));
   k.for(0, headDim, 4, () => {
     k.set(four, loadF16x4(mean));
-    sums.forEach((sum, g) => {
+    for (const [g, sum] of sums.entries())
       k.set(sum, f32x4.add(sum, f32x4.mul(four, v128.load(query, 4 * headDim * g))));
-    });
     k.increment(mean, 8);
     k.increment(query, 16);
   });

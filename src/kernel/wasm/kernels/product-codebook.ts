@@ -109,9 +109,7 @@ export function sealCodebook(
   k.for(0, pageTokens, 1, t => {
     k.set(book, start);
     k.for(0, subvectors, 1, () => {
-      x.forEach((value, i) => {
-        k.set(value, v128.load32Splat(from, 4 * i));
-      });
+      for (const [i, value] of x.entries()) k.set(value, v128.load32Splat(from, 4 * i));
       k.set(minError, f32x4.const(3e38));
       k.set(best, v128.zero);
       k.set(entry, i32x4.const(0, 1, 2, 3));

@@ -148,9 +148,8 @@ function assignKernel() {
       ),
     );
     const to = k.i32(i32.add(codes, i));
-    nearestEntries(k, groups, book).forEach((entry, g) => {
+    for (const [g, entry] of nearestEntries(k, groups, book).entries())
       for (let lane = 0; lane < 4; lane++) k.do(i32.store8(to, i32x4.lane(entry, lane), 4 * g + lane));
-    });
   });
   return k;
 }

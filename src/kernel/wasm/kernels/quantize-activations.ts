@@ -72,9 +72,7 @@ export function quantizeActivations(type: ActivationType, kernel: 'gemv' | 'gemm
         type === 'int16'
           ? int16.map(w => k.v128(v128.shuffle(w, w, lanes16(0, 2, 1, 3, 4, 6, 5, 7))))
           : [0, 2].map(n => k.v128(i8x16.narrowS(int16[n], int16[n + 1])));
-      codes.forEach((vector, n) => {
-        for (let i = 0; i < 4; i++) store(vector, i, 16 * (4 * n + i));
-      });
+      for (const [n, vector] of codes.entries()) for (let i = 0; i < 4; i++) store(vector, i, 16 * (4 * n + i));
       const scale = k.f32(f32.mul(max, f32.const(1 / maxCode)));
       store(k.v128(f32x4.splat(scale)), 0, tile.scales);
       const integers = [0, 4].map(first => {

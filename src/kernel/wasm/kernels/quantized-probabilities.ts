@@ -104,9 +104,7 @@ export const EXPONENTIATE_SCRATCH = 16 * 3;
 function maxOfPage(k: Kernel, pageTokens: number, from: I32): V128 {
   const maxima = [0, 1, 2, 3].map(() => k.v128(f32x4.const(MIN_SCORE)));
   k.for(0, 4 * pageTokens, 64, i => {
-    maxima.forEach((max, n) => {
-      k.set(max, f32x4.max(max, v128.load(i32.add(from, i), 16 * n)));
-    });
+    for (const [n, max] of maxima.entries()) k.set(max, f32x4.max(max, v128.load(i32.add(from, i), 16 * n)));
   });
   return maxima.reduce<V128>(f32x4.max, maxima[0]);
 }
@@ -122,9 +120,8 @@ export function dotExponentials(
   const [exponential, sum] = [k.v128(), k.v128(v128.zero)];
   k.for(0, pageTokens, 8, () => {
     k.set(exponential, v128.load(from));
-    [i32x4.extendLowS, i32x4.extendHighS].forEach((extend, n) => {
+    for (const [n, extend] of [i32x4.extendLowS, i32x4.extendHighS].entries())
       k.set(sum, multiplyAdd(relaxed)(f32x4.fromI32(extend(exponential)), v128.load(value, 16 * n), sum));
-    });
     k.increment(from, 16);
     k.increment(value, 32);
   });
@@ -248,9 +245,7 @@ function probabilityScale(
         k.set(maxWords, i16x8.maxS(maxWords, word));
       });
       if (limit)
-        dotLaneSumsI16(words, relaxed).forEach((sum, n) => {
-          k.set(lanes[n], i32x4.add(lanes[n], sum));
-        });
+        for (const [n, sum] of dotLaneSumsI16(words, relaxed).entries()) k.set(lanes[n], i32x4.add(lanes[n], sum));
       k.increment(from, 32);
       k.increment(factor, 32);
     });

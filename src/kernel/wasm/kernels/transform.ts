@@ -47,9 +47,8 @@ export function applyMatrix(
           : k.i32(i32.sub(r, i32.remU(i32.sub(r, 4 * first), 4 * size)));
       k.for(start, i32.add(start, 4 * size), 16, i => {
         k.set(value, v128.load(i32.add(from, i)));
-        acc.forEach((sum, n) => {
+        for (const [n, sum] of acc.entries())
           k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(i32.add(row, i), 4 * dims * n))));
-        });
       });
       k.do(v128.store(i32.add(to, r), f32x4.mul(horizontalSums(k, acc, f32x4.add), factor)));
       k.increment(row, 16 * dims);
@@ -86,14 +85,10 @@ export function applyTranspose(k: Kernel, matrix: I32 | undefined, rows: number,
     const entry = k.i32(i32.add(matrix, j));
     k.for(0, 4 * rows, 4, r => {
       k.set(value, v128.load32Splat(i32.add(from, r)));
-      sums.forEach((sum, n) => {
-        k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(entry, 16 * n))));
-      });
+      for (const [n, sum] of sums.entries()) k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(entry, 16 * n))));
       k.increment(entry, 4 * dims);
     });
-    sums.forEach((sum, n) => {
-      k.do(v128.store(i32.add(to, j), sum, 16 * n));
-    });
+    for (const [n, sum] of sums.entries()) k.do(v128.store(i32.add(to, j), sum, 16 * n));
   });
 }
 

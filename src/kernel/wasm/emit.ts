@@ -65,6 +65,16 @@ const load =
 /** A statement: bytes that leave the stack unchanged. */
 export type Code = readonly number[];
 
+const store =
+  <V extends I32 | F32 | V128>(...op: number[]) =>
+  (address: I32, value: V, offset = 0): Code => [
+    ...codeOf(address),
+    ...codeOf(value),
+    ...op,
+    0,
+    ...unsignedLeb128(offset),
+  ];
+
 export const i32 = {
   add: i32Op(0x6a),
   sub: i32Op(0x6b),
@@ -85,28 +95,10 @@ export const i32 = {
   load8U: load('i32', 0x2d),
   load16U: load('i32', 0x2f),
   /** Loads a byte and drops it; V8 does not eliminate the load. */
-  prefetch: (address: I32, offset = 0): Code => [...codeOf(address), 0x2d, 0, ...unsignedLeb128(offset), 0x1a],
-  store: (address: I32, value: I32, offset = 0): Code => [
-    ...codeOf(address),
-    ...codeOf(value),
-    0x36,
-    0,
-    ...unsignedLeb128(offset),
-  ],
-  store8: (address: I32, value: I32, offset = 0): Code => [
-    ...codeOf(address),
-    ...codeOf(value),
-    0x3a,
-    0,
-    ...unsignedLeb128(offset),
-  ],
-  store16: (address: I32, value: I32, offset = 0): Code => [
-    ...codeOf(address),
-    ...codeOf(value),
-    0x3b,
-    0,
-    ...unsignedLeb128(offset),
-  ],
+  prefetch: (address: I32, offset = 0): Code => [...i32.load8U(address, offset).code, 0x1a],
+  store: store<I32>(0x36),
+  store8: store<I32>(0x3a),
+  store16: store<I32>(0x3b),
   bits: (x: F32) => expr('i32', x.code, [0xbc]),
   /** Saturates; NaN becomes 0. */
   fromF32: (x: F32) => expr('i32', x.code, [0xfc, 0x00]),
@@ -144,13 +136,7 @@ export const f32 = {
   fromI32: (x: I32) => expr('f32', codeOf(x), [0xb2]),
   fromBits: (x: I32) => expr('f32', codeOf(x), [0xbe]),
   load: load('f32', 0x2a),
-  store: (address: I32, value: F32, offset = 0): Code => [
-    ...codeOf(address),
-    ...value.code,
-    0x38,
-    0,
-    ...unsignedLeb128(offset),
-  ],
+  store: store<F32>(0x38),
   select: (condition: I32, yes: F32, no: F32) => expr('f32', yes.code, no.code, codeOf(condition), [0x1b]),
 };
 
@@ -169,28 +155,11 @@ export const v128 = {
   load32Splat: vload(9),
   load64Splat: vload(10),
   load32Zero: vload(92),
-  store: (address: I32, value: V128, offset = 0): Code => [
-    ...codeOf(address),
-    ...value.code,
-    ...simd(11),
-    0,
-    ...unsignedLeb128(offset),
-  ],
+  store: store<V128>(...simd(11)),
   /** The low 64 bits. */
-  store64: (address: I32, value: V128, offset = 0): Code => [
-    ...codeOf(address),
-    ...value.code,
-    ...simd(91),
-    0,
-    ...unsignedLeb128(offset),
-    0,
-  ],
+  store64: (address: I32, value: V128, offset = 0): Code => [...store(...simd(91))(address, value, offset), 0],
   store32Lane: (address: I32, value: V128, lane: number, offset = 0): Code => [
-    ...codeOf(address),
-    ...value.code,
-    ...simd(90),
-    0,
-    ...unsignedLeb128(offset),
+    ...store(...simd(90))(address, value, offset),
     lane,
   ],
   and: binary(78),

@@ -6,6 +6,7 @@
 import { ADDITIVE_STARTS, MAX_ADDITIVE_BOOKS, type PageLayout } from '../../page-layout.ts';
 import { type F32, f32, f32x4, type I32, i32, i32x4, index, type Local, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
 import { CODEBOOK_BYTES, findStarts, keepBetter, nearestEntries, transposeQuads } from './quad-codebook.ts';
 
 export interface AdditiveTables {
@@ -58,13 +59,8 @@ const loadEntry = (book: I32, code: I32) => v128.load(index(book, QUAD_BYTES, co
 
 /** Writes a head's vectors, [token][headDim] f32. */
 export function dequantizeAdditive(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: tokens }, page, head, out }: DequantizeContext,
   tables: AdditiveTables,
-  headDim: number,
-  tokens: number,
-  page: I32,
-  head: I32,
-  out: I32,
 ): void {
   const blockBytes = blockBytesOf(tokens);
   k.for(0, 4 * headDim * tokens, 16, i => k.do(v128.store(i32.add(out, i), v128.zero)));
@@ -86,23 +82,15 @@ export function dequantizeAdditive(
 }
 
 /**
- * Encodes a head's vectors `y`, [token][headDim] f32, and returns the squared error of the tokens from `firstToken` on.
- * `floats` is scratch of 20 bytes per token, `bytes` of 16.
+ * Encodes a head's vectors `y` and returns the squared error of the tokens from the first coded row on. Takes 20 bytes
+ * per token of `x`, and 16 of `codes`.
  */
 export function sealAdditive(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: tokens }, page, head, y, x, codes: bytes, tail }: SealContext,
   tables: AdditiveTables,
-  headDim: number,
-  tokens: number,
-  page: I32,
-  head: I32,
-  y: I32,
-  floats: I32,
-  bytes: I32,
-  firstToken: I32,
 ): F32 {
   const blockBytes = blockBytesOf(tokens);
-  const [residual, errors] = [k.i32(floats), k.i32(i32.add(floats, QUAD_BYTES * tokens))];
+  const [residual, errors] = [k.i32(x), k.i32(i32.add(x, QUAD_BYTES * tokens))];
   const codes = k.i32(bytes);
   const candidate = k.i32(i32.add(bytes, MAX_ADDITIVE_BOOKS * tokens));
   const starts = k.i32(i32.add(candidate, MAX_ADDITIVE_BOOKS * tokens));
@@ -138,7 +126,7 @@ export function sealAdditive(
     };
     // Without a book, the error is the quad itself.
     k.if(count, encode, keep);
-    k.for(firstToken, tokens, 1, t => k.set(sum, f32.add(sum, f32.load(index(errors, 4, t)))));
+    k.for(tail.firstCodedRow, tokens, 1, t => k.set(sum, f32.add(sum, f32.load(index(errors, 4, t)))));
     k.for(0, count, 1, n => {
       const from = k.i32(index(codes, tokens, n));
       const to = k.i32(index(page, tokens / 2, i32.add(first, n)));

@@ -7,6 +7,7 @@ import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, v128 }
 import { Kernel, signature } from '../module.ts';
 import { loadF16, loadF16x4 } from '../ops.ts';
 import { type AdditiveTables, dequantizeAdditive } from './additive.ts';
+import type { DequantizeContext } from './head-context.ts';
 import { dequantizeMixedBits } from './mixed-bit-columns.ts';
 import { dequantizeOaken } from './oaken.ts';
 import { addMeans } from './page-means.ts';
@@ -40,10 +41,11 @@ export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, { page, he
 /** Called from other kernels. `codes` is scratch of two bytes per value. */
 export function dequantizePage(name: string, layout: PageLayout, shape: PageShape, tables: CodecTables) {
   const k = new Kernel(signature(name, 'page', 'head', 'codes', 'out'));
-  const { page, head, codes, out } = k.params;
+  const { codes, out } = k.params;
   const block = k.i32(blockAddress(layout, k.params));
   const { headDim: D, pageTokens: P } = shape;
-  const encoding = layout.encoding;
+  const context: DequantizeContext = { k, shape, block, ...k.params };
+  const { encoding } = layout;
   switch (encoding.kind) {
     case 'f16':
       k.for(0, P * D, 4, i => {
@@ -58,7 +60,7 @@ export function dequantizePage(name: string, layout: PageLayout, shape: PageShap
       break;
     case 'q8_0':
     case 'q4_0':
-      dequantizeQBlocks(k, encoding.kind, (P * D) / 32, block, out);
+      dequantizeQBlocks(context, encoding.kind);
       break;
     case 'levels':
       unpackGrid(k, { ...encoding.codes, tokens: P, dims: D }, block, codes);
@@ -68,25 +70,25 @@ export function dequantizePage(name: string, layout: PageLayout, shape: PageShap
       });
       break;
     case 'hybrid':
-      dequantizeHybrid(k, encoding, layout.codedDim, shape, tables, block, codes, out);
+      dequantizeHybrid(context, encoding, layout.codedDim, tables);
       break;
     case 'book':
-      dequantizeCodebook(k, encoding, shape, tables.books!, block, head, codes, out);
+      dequantizeCodebook(context, encoding, tables.books!);
       break;
     case 'oaken':
-      dequantizeOaken(k, encoding, shape, page, block, head, codes, out);
+      dequantizeOaken(context, encoding);
       break;
     case 'spectrum':
-      dequantizeSpectrum(k, encoding, shape, tables.tokenRope!, block, codes, out);
+      dequantizeSpectrum(context, encoding, tables.tokenRope!);
       break;
     case 'affine':
-      dequantizeAffine(k, encoding, shape, page, block, codes, out);
+      dequantizeAffine(context, encoding);
       break;
     case 'additive':
-      dequantizeAdditive(k, tables.additive!, D, P, page, head, out);
+      dequantizeAdditive(context, tables.additive!);
       break;
     case 'mixed':
-      dequantizeMixedBits(k, tables.mixedColumns!, D, P, page, head, codes, out);
+      dequantizeMixedBits(context, tables.mixedColumns!);
       break;
     default:
       encoding satisfies never;
@@ -107,12 +109,18 @@ function lookupLevels(k: Kernel, codes: I32, count: number, table: number, norm:
   });
 }
 
-function dequantizeQBlocks(k: Kernel, type: 'q8_0' | 'q4_0', count: number, block: I32, out: I32): void {
+/** Values per block of q8_0 and q4_0, and the bytes of a block. */
+export const Q_BLOCK = { values: 32, q8_0: 34, q4_0: 18 };
+
+function dequantizeQBlocks(
+  { k, shape: { headDim, pageTokens }, block, out }: DequantizeContext,
+  type: 'q8_0' | 'q4_0',
+): void {
   const from = k.i32(block);
   const to = k.i32(out);
   const scale = k.v128();
   const bytes = k.v128();
-  k.for(0, count, 1, () => {
+  k.for(0, (pageTokens * headDim) / Q_BLOCK.values, 1, () => {
     k.set(scale, f32x4.splat(loadF16(from)));
     if (type === 'q8_0') {
       for (let i = 0; i < 32; i += 8) {
@@ -132,20 +140,16 @@ function dequantizeQBlocks(k: Kernel, type: 'q8_0' | 'q4_0', count: number, bloc
         });
       });
     }
-    k.increment(from, type === 'q8_0' ? 34 : 18);
-    k.increment(to, 128);
+    k.increment(from, Q_BLOCK[type]);
+    k.increment(to, 4 * Q_BLOCK.values);
   });
 }
 
 function dequantizeHybrid(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: P }, block, codes, out }: DequantizeContext,
   encoding: PageEncoding & { kind: 'hybrid' },
   codedDim: number,
-  { headDim, pageTokens: P }: PageShape,
   tables: CodecTables,
-  block: I32,
-  codes: I32,
-  out: I32,
 ): void {
   encoding.parts.forEach(({ codes: grid, firstDim, endDim }, n) => {
     unpackGrid(k, { ...grid, tokens: P, dims: endDim - firstDim }, block, codes);
@@ -170,13 +174,8 @@ function dequantizeHybrid(
 }
 
 function dequantizeAffine(
-  k: Kernel,
+  { k, shape: { headDim: D, pageTokens: P }, page, block, codes, out }: DequantizeContext,
   encoding: PageEncoding & { kind: 'affine' },
-  { headDim: D, pageTokens: P }: PageShape,
-  page: I32,
-  block: I32,
-  codes: I32,
-  out: I32,
 ): void {
   const { norms, axis, groupSize } = encoding;
   unpackGrid(k, { ...encoding.codes, tokens: P, dims: D }, block, codes);

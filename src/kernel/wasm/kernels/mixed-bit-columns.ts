@@ -4,6 +4,7 @@
  */
 import { f32, type I32, i32, index, type Local } from '../emit.ts';
 import type { Kernel } from '../module.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
 
 export const COLUMN_ENTRY_BYTES = 12;
 
@@ -63,16 +64,10 @@ function forEachByte(
   }
 }
 
-/** Writes a head's vectors, [token][headDim] f32. `codes` is scratch of one i32 per token. */
+/** Takes one i32 per token of `codes`. */
 export function dequantizeMixedBits(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: tokens }, page, head, codes, out }: DequantizeContext,
   columns: number,
-  headDim: number,
-  tokens: number,
-  page: I32,
-  head: I32,
-  codes: I32,
-  out: I32,
 ): void {
   forEachColumn(k, columns, headDim, head, page, (dim, column) => {
     k.for(0, 4 * tokens, 4, t => k.do(i32.store(i32.add(codes, t), 0)));
@@ -93,16 +88,10 @@ export function dequantizeMixedBits(
   });
 }
 
-/** Encodes a head's vectors `y`, [token][headDim] f32. `codes` is scratch of one i32 per token. */
+/** Takes one i32 per token of `codes`. */
 export function sealMixedBits(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: tokens }, page, head, y, codes }: SealContext,
   columns: number,
-  headDim: number,
-  tokens: number,
-  page: I32,
-  head: I32,
-  y: I32,
-  codes: I32,
 ): void {
   forEachColumn(k, columns, headDim, head, page, (dim, column) => {
     k.if(column.bits, () => {

@@ -1,10 +1,11 @@
 /** Oaken's pages; codec/oaken/format.ts defines the bytes and the algorithm. */
-import type { PageEncoding, PageShape } from '../../page-layout.ts';
+import type { PageEncoding } from '../../page-layout.ts';
 import { packGrid, unpackGrid } from '../code-grid.ts';
 import { f32, type I32, i32, index, type Local } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { loadF16, storeF16 } from '../ops.ts';
-import { type Tail, tailVector } from './tail.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
+import { tailVector } from './tail.ts';
 
 type Oaken = PageEncoding & { kind: 'oaken' };
 
@@ -30,14 +31,8 @@ function forEachBlock(k: Kernel, headDim: number, visit: (first: Local<'i32'>, e
 }
 
 export function dequantizeOaken(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, page, block, head, codes, out }: DequantizeContext,
   encoding: Oaken,
-  { headDim, pageTokens }: PageShape,
-  page: I32,
-  block: I32,
-  head: I32,
-  codes: I32,
-  out: I32,
 ): void {
   const [outerLow, innerLow, innerHigh, outerHigh] = encoding.thresholds.map(f32.const);
   unpackGrid(k, { ...encoding.codes, tokens: pageTokens, dims: headDim }, block, codes);
@@ -83,16 +78,7 @@ export function dequantizeOaken(
 /**
  * Encodes one head's block and lists. Heads share ranges and the space for lists, so each one reads all heads' vectors.
  */
-export function sealOaken(
-  k: Kernel,
-  encoding: Oaken,
-  shape: PageShape,
-  tail: Tail,
-  page: I32,
-  block: I32,
-  head: I32,
-  codes: I32,
-): void {
+export function sealOaken({ k, shape, tail, page, block, head, codes }: SealContext, encoding: Oaken): void {
   const { headDim, pageTokens, kvHeads } = shape;
   const [outerLow, innerLow, innerHigh, outerHigh] = encoding.thresholds.map(f32.const);
   const x = k.f32();

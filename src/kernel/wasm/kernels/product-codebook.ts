@@ -1,8 +1,8 @@
 /** Product quantization: each subvector is an entry of a codebook. */
-import type { PageEncoding, PageShape } from '../../page-layout.ts';
+import type { PageEncoding } from '../../page-layout.ts';
 import { packGrid, unpackGrid } from '../code-grid.ts';
 import { type F32, f32, f32x4, type I32, i32, i32x4, index, v128 } from '../emit.ts';
-import type { Kernel } from '../module.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
 
 type CodebookEncoding = PageEncoding & { kind: 'book' };
 
@@ -42,14 +42,9 @@ function headCodebooks(
 
 /** Dequantizes a head's block to out[token][dim]; `codes` is scratch. */
 export function dequantizeCodebook(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, block, head, codes, out }: DequantizeContext,
   encoding: CodebookEncoding,
-  { headDim, pageTokens }: PageShape,
   tables: CodebookTables,
-  block: I32,
-  head: I32,
-  codes: I32,
-  out: I32,
 ): void {
   const { subvectorDims } = encoding;
   const subvectors = headDim / subvectorDims;
@@ -82,19 +77,13 @@ export function dequantizeCodebook(
 }
 
 /**
- * Encodes vectors y [token][dim], and returns the squared error of the tokens from `firstToken` on. Compares four entries
+ * Encodes vectors y [token][dim], and returns the squared error of the tokens from the first coded row on. Compares four entries
  * per iteration; ties go to the first, as in codec/.
  */
 export function sealCodebook(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, block, head, y, codes, tail }: SealContext,
   encoding: CodebookEncoding,
-  { headDim, pageTokens }: PageShape,
   tables: CodebookTables,
-  block: I32,
-  head: I32,
-  y: I32,
-  codes: I32,
-  firstToken: I32,
 ): F32 {
   const { subvectorDims } = encoding;
   const subvectors = headDim / subvectorDims;
@@ -135,7 +124,7 @@ export function sealCodebook(
           k.set(code, i32x4.lane(best, lane));
         });
       }
-      k.set(sum, f32.add(sum, f32.select(i32.ltS(t, firstToken), f32.const(0), smallest)));
+      k.set(sum, f32.add(sum, f32.select(i32.ltS(t, tail.firstCodedRow), f32.const(0), smallest)));
       k.do(codeBytes === 2 ? i32.store16(to, code) : i32.store8(to, code));
       k.increment(from, 4 * subvectorDims);
       k.increment(to, codeBytes);

@@ -9,7 +9,8 @@ import { f32ToF16, loadF16x4, packLow16, reduceAdd, reduceMax, storeF16 } from '
 import { chunked } from '../task.ts';
 import { sealAdditive } from './additive.ts';
 import type { ThreadScratch } from './attend.ts';
-import { blockAddress, type CodecTables, loadScalar } from './dequantize-page.ts';
+import { blockAddress, type CodecTables, loadScalar, Q_BLOCK } from './dequantize-page.ts';
+import type { SealContext } from './head-context.ts';
 import { sealMixedBits } from './mixed-bit-columns.ts';
 import { sealOaken } from './oaken.ts';
 import { storeMeans } from './page-means.ts';
@@ -20,20 +21,6 @@ import { addMean, applyMatrix, headMatrix, makePageRelative } from './transform.
 
 /** Scratch bytes per thread: vectors before and after the transform, two bytes per code, and two more vectors. */
 export const sealScratch = ({ headDim, pageTokens }: PageShape) => 10 * headDim * pageTokens + 8 * headDim;
-
-interface SealContext {
-  k: Kernel;
-  D: number;
-  P: number;
-  page: I32;
-  block: Local<'i32'>;
-  /** [token][dim] f32, transformed. */
-  y: Local<'i32'>;
-  codes: Local<'i32'>;
-  /** Two vectors. */
-  scratch: Local<'i32'>;
-  tables: CodecTables;
-}
 
 /**
  * The first four parameters are a `Tail`. `pageRope` is the page's rotation, for page-relative keys; `errors` receives one
@@ -50,16 +37,15 @@ export function sealPage(
   const k = new Kernel(
     chunked(name, 'table', 'tailTokens', 'pageStart', 'firstCodedRow', 'page', 'pageRope', 'errors'),
   );
-  const { firstCodedRow, page, pageRope, errors, chunk, chunks, thread } = k.params;
-  const tail: Tail = k.params;
+  const { page, pageRope, errors, chunk, chunks, thread } = k.params;
   const x = k.i32(scratch(k, thread));
   const y = layout.queryMatrix ? k.i32(i32.add(x, 4 * D * P)) : x;
   const codes = k.i32(i32.add(x, 8 * D * P));
-  const vectorScratch = k.i32(i32.add(codes, 2 * D * P));
+  const vectors = k.i32(i32.add(codes, 2 * D * P));
   const one = k.v128(f32x4.const(1));
   const encodeMatrix = layout.encodeMatrix ?? layout.queryMatrix;
   k.for(chunk, kvHeads, chunks, head => {
-    loadTail(k, tail, shape, head, x);
+    loadTail(k, k.params, shape, head, x);
     const matrix =
       encodeMatrix && k.i32(headMatrix(layout, encodeMatrix, (tables.encodeMatrix ?? tables.queryMatrix)!, D, head));
     k.for(0, P, 1, t => {
@@ -70,22 +56,19 @@ export function sealPage(
     });
     storeMeans(k, layout, shape, { page, head }, y);
     const block = k.i32(blockAddress(layout, { page, head }));
-    const s: SealContext = { k, D, P, page, block, y, codes, scratch: vectorScratch, tables };
-    const encoding = layout.encoding;
+    const context: SealContext = { k, shape, page, head, block, codes, y, x, tail: k.params, scratch: vectors };
+    const { encoding } = layout;
     const storeError = (error: F32) => k.do(f32.store(index(errors, 4, head), error));
-    if (encoding.kind === 'levels') sealLevels(s, encoding);
-    else if (encoding.kind === 'hybrid') sealHybrid(s, encoding);
-    else if (encoding.kind === 'affine') sealAffine(s, encoding, tail, shape);
-    else if (encoding.kind === 'book')
-      storeError(sealCodebook(k, encoding, shape, tables.books!, block, head, y, codes, firstCodedRow));
-    else if (encoding.kind === 'oaken') sealOaken(k, encoding, shape, tail, page, block, head, codes);
-    else if (encoding.kind === 'spectrum')
-      sealSpectrum(k, encoding, shape, tables.tokenRope!, block, y, codes, vectorScratch);
-    else if (encoding.kind === 'q8_0' || encoding.kind === 'q4_0') sealQBlocks(s, encoding.kind);
-    else if (encoding.kind === 'additive')
-      storeError(sealAdditive(k, tables.additive!, D, P, page, head, y, x, codes, firstCodedRow));
-    else if (encoding.kind === 'mixed') sealMixedBits(k, tables.mixedColumns!, D, P, page, head, y, codes);
-    else sealFloats(s, encoding.kind);
+    if (encoding.kind === 'levels') sealLevels(context, encoding, tables);
+    else if (encoding.kind === 'hybrid') sealHybrid(context, encoding, tables);
+    else if (encoding.kind === 'affine') sealAffine(context, encoding);
+    else if (encoding.kind === 'book') storeError(sealCodebook(context, encoding, tables.books!));
+    else if (encoding.kind === 'oaken') sealOaken(context, encoding);
+    else if (encoding.kind === 'spectrum') sealSpectrum(context, encoding, tables.tokenRope!);
+    else if (encoding.kind === 'q8_0' || encoding.kind === 'q4_0') sealQBlocks(context, encoding.kind);
+    else if (encoding.kind === 'additive') storeError(sealAdditive(context, tables.additive!));
+    else if (encoding.kind === 'mixed') sealMixedBits(context, tables.mixedColumns!);
+    else sealFloats(context, encoding.kind);
   });
   return k;
 }
@@ -143,8 +126,9 @@ function storeCodes(k: Kernel, address: I32, codes: V128): Local<'v128'> {
 }
 
 function sealLevels(
-  { k, D, P, block, y, codes, tables }: SealContext,
+  { k, shape: { headDim: D, pageTokens: P }, block, y, codes }: SealContext,
   encoding: PageEncoding & { kind: 'levels' },
+  tables: CodecTables,
 ): void {
   const { levels } = encoding;
   k.for(0, P, 1, t => {
@@ -169,8 +153,9 @@ function sealLevels(
 }
 
 function sealHybrid(
-  { k, D, P, block, y, codes, scratch, tables }: SealContext,
+  { k, shape: { headDim: D, pageTokens: P }, block, y, codes, scratch }: SealContext,
   encoding: PageEncoding & { kind: 'hybrid' },
+  tables: CodecTables,
 ): void {
   const { residual, parts } = encoding;
   // Each part has its own tile of codes. The residual replaces the vector.
@@ -211,11 +196,10 @@ function sealHybrid(
 }
 
 function sealAffine(
-  { k, D, P, page, block, y, codes }: SealContext,
+  { k, shape, page, block, y, codes, tail }: SealContext,
   encoding: PageEncoding & { kind: 'affine' },
-  tail: Tail,
-  shape: PageShape,
 ): void {
+  const { headDim: D, pageTokens: P } = shape;
   const { norms, groupSize, axis } = encoding;
   if (norms) {
     const scalars = norms.per === 'page' ? page : block;
@@ -291,9 +275,9 @@ function tokenNorm(k: Kernel, tail: Tail, t: I32, shape: PageShape): F32 {
   return f32.sqrt(reduceAdd(k, sum));
 }
 
-function sealQBlocks({ k, D, P, block, y }: SealContext, type: 'q8_0' | 'q4_0'): void {
+function sealQBlocks({ k, shape: { headDim: D, pageTokens: P }, block, y }: SealContext, type: 'q8_0' | 'q4_0'): void {
   const [from, to] = [k.i32(y), k.i32(block)];
-  k.for(0, P * D, 32, () => {
+  k.for(0, P * D, Q_BLOCK.values, () => {
     const magnitude = k.v128(v128.zero);
     for (let i = 0; i < 8; i++) k.set(magnitude, f32x4.max(magnitude, f32x4.abs(v128.load(from, 16 * i))));
     const max = k.f32(reduceMax(k, magnitude));
@@ -322,12 +306,12 @@ function sealQBlocks({ k, D, P, block, y }: SealContext, type: 'q8_0' | 'q4_0'):
       };
       k.for(0, 16, 1, i => k.do(i32.store8(i32.add(to, i), i32.or(code(i, 0), i32.shl(code(i, 64), 4)), 2)));
     }
-    k.increment(from, 128);
-    k.increment(to, type === 'q8_0' ? 34 : 18);
+    k.increment(from, 4 * Q_BLOCK.values);
+    k.increment(to, Q_BLOCK[type]);
   });
 }
 
-function sealFloats({ k, D, P, block, y }: SealContext, kind: 'f16' | 'fp8'): void {
+function sealFloats({ k, shape: { headDim: D, pageTokens: P }, block, y }: SealContext, kind: 'f16' | 'fp8'): void {
   k.for(0, P * D, 4, i => {
     const value = k.v128(v128.load(index(y, 4, i)));
     if (kind === 'f16') {

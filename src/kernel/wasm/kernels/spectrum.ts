@@ -1,9 +1,10 @@
 /** Keys as their largest RoPE pairs (TriAttention); codec/tri/format.ts defines the bytes. */
-import type { PageEncoding, PageShape } from '../../page-layout.ts';
+import type { PageEncoding } from '../../page-layout.ts';
 import { packGrid, unpackGrid } from '../code-grid.ts';
 import { f32, type I32, i32, index, type Local } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { loadF16, storeF16 } from '../ops.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
 
 type Spectrum = PageEncoding & { kind: 'spectrum' };
 
@@ -16,13 +17,9 @@ function tilesOf(k: Kernel, { keptPairs, cosines }: Spectrum, pageTokens: number
 
 /** Writes page-relative keys, out[token][dim]. `tokenRope` is the address of cos and sin per token and pair. */
 export function dequantizeSpectrum(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, block, codes, out }: DequantizeContext,
   encoding: Spectrum,
-  { headDim, pageTokens }: PageShape,
   tokenRope: number,
-  block: I32,
-  codes: I32,
-  out: I32,
 ): void {
   const { keptPairs } = encoding;
   const { bits } = encoding.cosines;
@@ -57,14 +54,9 @@ export function dequantizeSpectrum(
 
 /** Encodes page-relative keys y [token][dim]. `scratch` is space for two vectors. */
 export function sealSpectrum(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, block, y, codes, scratch }: SealContext,
   encoding: Spectrum,
-  { headDim, pageTokens }: PageShape,
   tokenRope: number,
-  block: I32,
-  y: I32,
-  codes: I32,
-  scratch: I32,
 ): void {
   const { keptPairs } = encoding;
   const { bits } = encoding.cosines;

@@ -6,7 +6,7 @@
 import type { PageLayout } from '../../page-layout.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { hoist, multiplyAdd, reduceAdd, reduceMax, swizzle } from '../ops.ts';
+import { headPasses, hoist, mapVectors, multiplyAdd, reduceAdd, reduceMax, roundToI32, swizzle, TINY } from '../ops.ts';
 import { type AdditiveEncoding, maxColumns } from './additive.ts';
 import { addsColumnPairs, CODES_OFFSET, KEY_BOOK_BYTES, mapSize, QUAD_OFFSET } from './additive-key-tables.ts';
 import type { AttentionShape, KeyEmitter } from './attend.ts';
@@ -17,8 +17,6 @@ import { INTERLEAVE } from './lookup-table-keys.ts';
 const OCTET = 8;
 /** Query dims per loop iteration. */
 const PAIR = 2;
-/** Heads whose sums are kept in registers together. */
-const HEADS_PER_PASS = 4;
 
 /** Max magnitude of the sum of entries that are added as bytes, in steps; each is rounded down by up to one. */
 const MAX_TABLE_ENTRY = 126;
@@ -61,8 +59,7 @@ export function additiveKeys(
   return {
     queryBytes,
     transformQuery(k, queries, _head, out) {
-      const to = k.i32(out);
-      k.for(0, queryBytes, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(queries, i)))));
+      mapVectors(k, queryBytes, queries, k.i32(out));
     },
     beginPage() {},
     scorePage(k, { page, head, scratch }, query, scores, pageRope) {
@@ -80,13 +77,12 @@ export function additiveKeys(
       const maps = k.i32(index(additive.queryMaps, 4 * mapSize(blocks), head));
       const rope = layout.ropeFrequencies && pageRope;
       const [queries, lookupTables] = [offsets.int16, offsets.tables].map(offset => i32.add(base, offset));
-      for (let from = 0; from < group; from += HEADS_PER_PASS) {
-        const heads = Array.from({ length: Math.min(HEADS_PER_PASS, group - from) }, (_, i) => from + i);
+      for (const heads of headPasses(group)) {
         const constants = pageRelativeQueries(k, shape, heads, query, rope, mean, base);
         const maxSquares = mapQueries(k, shape, heads, base, maps, offsets.mapped, blocks);
         heads.forEach((g, i) => {
           const step = k.f32(
-            f32.max(f32.mul(f32.sqrt(reduceMax(k, maxSquares[i])), f32.const(1 / MAX_TABLE_ENTRY)), f32.const(1e-30)),
+            f32.max(f32.mul(f32.sqrt(reduceMax(k, maxSquares[i])), f32.const(1 / MAX_TABLE_ENTRY)), f32.const(TINY)),
           );
           const [mapped, int16] = [offsets.mapped + 4 * headDim * g, offsets.int16 + 2 * headDim * g];
           roundQuery(k, headDim, i32.add(base, mapped), step, i32.add(base, int16));
@@ -199,10 +195,7 @@ function mapQueries(
 function roundQuery(k: Kernel, headDim: number, query: I32, step: Local<'f32'>, out: I32): void {
   const [from, to] = [k.i32(query), k.i32(out)];
   const scale = k.v128(f32x4.splat(f32.div(f32.const(QUERY_ONE), step)));
-  const words = [0, 1].map(n => {
-    const shifted = f32x4.add(f32x4.mul(v128.load(from, 16 * n), scale), f32x4.const(12582912));
-    return i32x4.sub(shifted, i32x4.const(0x4b400000));
-  });
+  const words = [0, 1].map(n => roundToI32(f32x4.mul(v128.load(from, 16 * n), scale)));
   k.for(0, 4 * headDim, 32, () => {
     k.do(v128.store(to, i16x8.narrowS(words[0], words[1])));
     k.increment(from, 32);

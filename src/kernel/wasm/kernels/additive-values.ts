@@ -8,7 +8,7 @@
 import type { PageLayout } from '../../page-layout.ts';
 import { f32x4, type I32, i8x16, i16x8, i32, index, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { addDotInt8, hoist, swizzle } from '../ops.ts';
+import { addDotInt8, HEADS_PER_PASS, hoist, MAX_INT16, swizzle } from '../ops.ts';
 import { type AdditiveEncoding, forEachQuad } from './additive.ts';
 import type { AttentionShape, ValueEmitter } from './attend.ts';
 import { addSumsToStates, UPDATE_SCRATCH } from './column-sums.ts';
@@ -21,8 +21,6 @@ const VALUE_BOOK_BYTES = 64;
 const MAX_ENTRY_SUM = 127;
 /** Tokens whose products are added in 16 bits. */
 const runTokens = (pageTokens: number) => (pageTokens % 64 === 0 ? 64 : 32);
-/** Heads whose sums are kept in registers together. */
-const HEADS_PER_PASS = 4;
 /** With more, the loaded vectors do not fit into registers. */
 const TOKENS_PER_ITERATION = 32;
 
@@ -87,7 +85,7 @@ export function additiveValues(
   const stride = stateBytes(headDim);
   const distinctCounts = [...new Set(encoding.booksPerQuad)];
   const run = runTokens(pageTokens);
-  const limit = { lanes: 1, max: Math.floor(32767 / MAX_ENTRY_SUM), runTokens: run } as const;
+  const limit = { lanes: 1, max: Math.floor(MAX_INT16 / MAX_ENTRY_SUM), runTokens: run } as const;
   return {
     codedDim: headDim,
     beginPage() {},

@@ -8,6 +8,7 @@ import type { PageLayout } from '../../page-layout.ts';
 import { tailBlockTokens } from '../../visibility.ts';
 import { f32, f32x4, type I32, i32, index, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
+import { mapVectors } from '../ops.ts';
 import { pageRopeBytes } from '../page-rope.ts';
 import { chunked } from '../task.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
@@ -71,9 +72,7 @@ function scaleQueries(
 ): void {
   const bytes = 4 * headDim * group;
   const from = k.i32(index(row, bytes, head));
-  k.for(0, bytes, 16, i => {
-    k.do(v128.store(i32.add(out, i), f32x4.mul(v128.load(i32.add(from, i)), factor)));
-  });
+  mapVectors(k, bytes, from, out, v => f32x4.mul(v, factor));
 }
 
 /** Writes out[row][kv head], `queryBytes` each. `scale` is the bits of an f32. */

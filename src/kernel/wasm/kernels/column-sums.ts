@@ -4,14 +4,11 @@
  */
 import { f32x4, type I32, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { addDotInt8, dotSumsI32, hoist, horizontalSumsI32 } from '../ops.ts';
+import { addDotInt8, dotSumsI32, HEADS_PER_PASS, hoist, horizontalSumsI32, MAX_INT16 } from '../ops.ts';
 import type { AttentionShape } from './attend.ts';
 import { type CodeColumns, columnAddresses, spanCodes } from './code-columns.ts';
 import { STATE_HEADER, stateBytes } from './online-softmax.ts';
 import { EXPONENTIATE_SCRATCH, MAX_PROBABILITY, type SumLimit } from './quantized-probabilities.ts';
-
-/** Heads whose sums are kept in registers together. */
-const HEADS_PER_PASS = 4;
 
 /** Scratch: quantized probabilities, [head][pageTokens]; then sums; then whatever the emitter stores per page. */
 export const updateScratchOffset = ({ group, pageTokens }: AttentionShape) => group * pageTokens;
@@ -80,7 +77,7 @@ const runTokens = (pageTokens: number) => (pageTokens % RUN_TOKENS === 0 ? RUN_T
 export function accumulatorLimits(max: number, pageTokens: number): { narrow: boolean; limit?: SumLimit } {
   const narrow = max <= MAX_NARROW_CODE;
   const lanes = narrow ? 4 : 1;
-  const limit = Math.floor(32767 / max);
+  const limit = Math.floor(MAX_INT16 / max);
   const maxSum = ((runTokens(pageTokens) * lanes) / 8) * MAX_PROBABILITY;
   return { narrow, limit: maxSum <= limit ? undefined : { lanes, max: limit } };
 }

@@ -2,6 +2,7 @@
 import type { PageLayout } from '../../page-layout.ts';
 import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
 import type { Callee, Kernel } from '../module.ts';
+import { mapVectors } from '../ops.ts';
 import type { AttentionShape, KeyEmitter, PageArgs, ValueEmitter } from './attend.ts';
 import type { CodecTables, dequantizePage } from './dequantize-page.ts';
 import { contiguous, scoreRows, softmaxAndSum } from './float-rows.ts';
@@ -81,10 +82,7 @@ export function dequantizedKeys(
     queryBytes: layout.ropeFrequencies ? 4 * group * headDim : queryBytes,
     transformQuery(k, queries, head, out) {
       if (!layout.ropeFrequencies) transform(k, queries, head, out);
-      else {
-        const to = k.i32(out);
-        k.for(0, 4 * group * headDim, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(queries, i)))));
-      }
+      else mapVectors(k, 4 * group * headDim, queries, k.i32(out));
     },
     beginPage: (k, page) => dequantize(k, callee, page, buffers),
     scorePage(k, page, query, scores, pageRope) {
@@ -96,7 +94,7 @@ export function dequantizedKeys(
     gatherQueries(k, page, query, pageRope, queries, constants) {
       const from = k.i32(queriesForPage(k, page, query, pageRope));
       const [to, constantsTo] = [k.i32(queries), k.i32(constants)];
-      k.for(0, constantsOffset, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(from, i)))));
+      mapVectors(k, constantsOffset, from, to);
       for (let g = 0; g < group; g++) k.do(f32.store(constantsTo, f32.load(from, constantsOffset + 4 * g), 4 * g));
     },
   };
@@ -120,9 +118,7 @@ export function addConstants(
   for (let g = 0; g < group; g++) {
     const constant = k.v128(v128.load32Splat(query, offset + 4 * g));
     const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-    k.for(0, 4 * pageTokens, 16, i => {
-      k.do(v128.store(i32.add(from, i), f32x4.add(v128.load(i32.add(from, i)), constant)));
-    });
+    mapVectors(k, 4 * pageTokens, from, from, v => f32x4.add(v, constant));
   }
 }
 

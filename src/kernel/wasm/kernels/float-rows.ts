@@ -1,16 +1,8 @@
 /** Attention over rows of f32 or f16, for all query heads of a group at once. */
 import { f32, f32x4, type I32, i32, index, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { horizontalSums, loadF16x4, multiplyAdd } from '../ops.ts';
+import { headPasses, horizontalSums, loadF16x4, multiplyAdd } from '../ops.ts';
 import { MASKED, onlineSoftmax, STATE_HEADER, stateBytes } from './online-softmax.ts';
-
-/** Heads whose sums are kept in registers together. */
-const HEADS_PER_PASS = 4;
-
-const headPasses = (heads: number) =>
-  Array.from({ length: Math.ceil(heads / HEADS_PER_PASS) }, (_, i) =>
-    Array.from({ length: Math.min(HEADS_PER_PASS, heads - i * HEADS_PER_PASS) }, (_, j) => i * HEADS_PER_PASS + j),
-  );
 
 export interface FloatRows {
   /** Bytes per value: f16 or f32. */

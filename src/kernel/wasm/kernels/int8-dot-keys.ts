@@ -26,10 +26,13 @@ import {
   horizontalSumsI32,
   loadF16x4,
   lowF16ToF32,
+  MAX_INT16,
   multiplyAdd,
   reduceAdd,
   reduceMax,
+  roundToI32,
   swizzle,
+  TINY,
 } from '../ops.ts';
 import type { AttentionShape, KeyEmitter } from './attend.ts';
 import { type CodeRows, codeRows, rowAddresses, rowCodes } from './code-rows.ts';
@@ -127,7 +130,7 @@ const MAX_QUERY = 127;
  */
 function maxMagnitudeSum(integers: CodeIntegers, headDim: number): number | undefined {
   const dims = integers.narrow ? headDim / 2 : 2 * VECTORS_PER_PART;
-  const limit = Math.floor(32767 / integers.max);
+  const limit = Math.floor(MAX_INT16 / integers.max);
   // A dim is rounded up by at most a half.
   return dims * MAX_QUERY <= limit ? undefined : limit - dims / 2;
 }
@@ -194,7 +197,7 @@ function quantizeQuery(
   const middle = integers.max / 2;
   const from = k.i32(query);
   const to = k.i32(i32.add(out, g * headDim));
-  const [max, constant, sum] = [k.v128(f32x4.const(1e-30)), k.v128(v128.zero), k.v128(v128.zero)];
+  const [max, constant, sum] = [k.v128(f32x4.const(TINY)), k.v128(v128.zero), k.v128(v128.zero)];
   const [value, step] = [k.v128(), k.v128()];
   const stepOf = (i: Local<'i32'>) => range?.step(i) ?? f32x4.const(integers.step);
   k.for(0, 4 * headDim, 16, i => {
@@ -220,7 +223,7 @@ function quantizeQuery(
     words.forEach((word, n) => {
       k.set(part, i32.add(i, 16 * n));
       const scaled = f32x4.mul(f32x4.mul(v128.load(i32.add(from, part)), stepOf(part)), inverse);
-      k.set(word, i32x4.sub(f32x4.add(scaled, f32x4.const(12582912)), i32x4.const(0x4b400000)));
+      k.set(word, roundToI32(scaled));
       k.set(sum, i32x4.add(sum, word));
     });
     k.do(v128.store(to, i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]))));

@@ -20,7 +20,7 @@ import {
   v128,
 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { multiplyAdd, swizzle } from '../ops.ts';
+import { HEADS_PER_PASS, headPasses, multiplyAdd, ROUND, roundedToI32, swizzle, TINY } from '../ops.ts';
 import type { AttentionShape, KeyEmitter } from './attend.ts';
 import { type CodeColumns, codeColumns, spanAddress, spanPair, VECTOR_BYTES } from './code-columns.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
@@ -28,9 +28,6 @@ import { loadNorms } from './level-values.ts';
 import { addMeanScores } from './page-means.ts';
 import { prefetcher } from './prefetch.ts';
 import { applyMatrix } from './transform.ts';
-
-/** Heads that share the unpacked codes of a column. */
-const HEADS_PER_PASS = 4;
 
 /** Shuffles that interleave the even and odd sums of bytes. */
 export const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
@@ -105,9 +102,8 @@ export function lookupTableKeys(
       const block = k.i32(blockAddress(layout, page));
       const norms = (token: Local<'i32'>, offset: number) => loadNorms(encoding, block, token, offset);
       const prefetchNext = prefetcher(k, next, (pageTokens / columns.span) * (columns.count / 2));
-      for (let first = 0; first < group; first += HEADS_PER_PASS) {
-        const heads = Array.from({ length: Math.min(HEADS_PER_PASS, group - first) }, (_, i) => first + i);
-        const prefetch = first === 0 ? prefetchNext : () => {};
+      for (const heads of headPasses(group)) {
+        const prefetch = heads[0] === 0 ? prefetchNext : () => {};
         const scratch = i32.add(page.scratch, scoreScratch);
         scoreTables(k, columns, shape, block, query, heads, norms, scratch, scores, prefetch);
       }
@@ -136,7 +132,7 @@ function pairColumns(
   const to = k.i32(columnOffsets);
   const magnitudes = k.i32(i32.add(from, 4 * headDim * group));
   const totals = Array.from({ length: group }, (_, g) => {
-    const total = k.f32(f32.const(1e-30));
+    const total = k.f32(f32.const(TINY));
     k.for(0, 4 * headDim, 4, i => k.set(total, f32.add(total, f32.abs(f32.load(i32.add(from, i), 4 * headDim * g)))));
     return k.f32(f32.div(f32.const(1), total));
   });
@@ -178,7 +174,7 @@ function buildTables(
   const from = k.i32(columnOffsets);
   const columnAddress = (i: I32, offset = 0) =>
     index(z, 4 * dims, i32.divU(i32.load(i32.add(from, i), offset), VECTOR_BYTES));
-  const maxPair = k.f32(f32.const(1e-30));
+  const maxPair = k.f32(f32.const(TINY));
   k.for(0, 4 * count, 8, i => {
     const pair = [0, 4].map(offset => columnMagnitude(columns, k.i32(columnAddress(i, offset))));
     k.set(maxPair, f32.max(maxPair, f32.add(pair[0], pair[1])));
@@ -189,19 +185,17 @@ function buildTables(
   // The level of entry e for each dim of a column; extra entries repeat the levels.
   const level = (dim: number, e: number) => levels[(dims === 1 ? e : (e >> (2 * dim)) & 3) % levels.length];
   const four = (dim: number, n: number) => f32x4.const(...[0, 1, 2, 3].map(i => level(dim, 4 * n + i)));
-  const magic = f32x4.const(12582912);
   const to = k.i32(out);
   const [amplitude, amplitudes] = [k.v128(), k.v128(v128.zero)];
   k.for(0, 4 * count, 4, i => {
     const at = k.i32(columnAddress(i));
     const scaled = Array.from({ length: dims }, (_, d) => k.v128(f32x4.mul(v128.load32Splat(at, 4 * d), inverse)));
     const top = f32x4.mul(f32x4.splat(f32.mul(columnMagnitude(columns, at), f32.const(maxLevel))), inverse);
-    k.set(amplitude, f32x4.sub(f32x4.add(top, magic), magic));
+    k.set(amplitude, f32x4.sub(f32x4.add(top, f32x4.const(ROUND)), f32x4.const(ROUND)));
     k.set(amplitudes, f32x4.add(amplitudes, amplitude));
     const words = [0, 1, 2, 3].map(n => {
       const value = scaled.map((s, d) => f32x4.mul(s, four(d, n))).reduce((a, b) => f32x4.add(a, b));
-      // Rounds and leaves the integer in the low bits.
-      return k.v128(i32x4.sub(f32x4.add(value, f32x4.add(amplitude, magic)), i32x4.const(0x4b400000)));
+      return k.v128(roundedToI32(f32x4.add(value, f32x4.add(amplitude, f32x4.const(ROUND)))));
     });
     const low = i16x8.narrowS(words[0], words[1]);
     k.do(v128.store(to, i8x16.narrowU(low, i16x8.narrowS(words[2], words[3]))));

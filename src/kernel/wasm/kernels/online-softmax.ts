@@ -4,7 +4,7 @@
  */
 import { type F32, f32, f32x4, type I32, i32, i32x4, index, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { multiplyAdd, reduceAdd, reduceMax } from '../ops.ts';
+import { multiplyAdd, ROUND, reduceAdd, reduceMax } from '../ops.ts';
 
 /** The score of a masked token. */
 export const MASKED = -1e30;
@@ -16,10 +16,9 @@ const [LEADING, ...COEFFICIENTS] = [0.0013276487, 0.0096755466, 0.0555071328, 0.
 
 /** 2^x of four values x <= 0, clamped at 2^-100 to avoid subnormals. */
 export function exp2x4(k: Kernel, value: V128, relaxed = false): V128 {
-  const magic = f32x4.const(12582912);
   const x = k.v128(f32x4.max(value, f32x4.const(-100)));
-  const shifted = k.v128(f32x4.add(x, magic));
-  const fraction = k.v128(f32x4.sub(x, f32x4.sub(shifted, magic)));
+  const shifted = k.v128(f32x4.add(x, f32x4.const(ROUND)));
+  const fraction = k.v128(f32x4.sub(x, f32x4.sub(shifted, f32x4.const(ROUND))));
   const p = COEFFICIENTS.reduce(
     (p: V128, c) => multiplyAdd(relaxed)(p, fraction, f32x4.const(c)),
     f32x4.const(LEADING),

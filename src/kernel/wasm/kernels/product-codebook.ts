@@ -15,6 +15,8 @@ export interface CodebookTables {
 /** The search processes four entries at a time: a book of two is padded with entries that are far from everything. */
 const searchEntries = ({ codes }: CodebookEncoding) => Math.max(4, 2 ** codes.bits);
 const FAR = 1e18;
+/** Above the error of every entry. */
+const MAX_ERROR = 3e38;
 
 export function uploadCodebooks(encoding: CodebookEncoding, upload: (data: Float32Array) => number): CodebookTables {
   const { subvectorDims, books, codes } = encoding;
@@ -99,7 +101,7 @@ export function sealCodebook(
     k.set(book, start);
     k.for(0, subvectors, 1, () => {
       for (const [i, value] of x.entries()) k.set(value, v128.load32Splat(from, 4 * i));
-      k.set(minError, f32x4.const(3e38));
+      k.set(minError, f32x4.const(MAX_ERROR));
       k.set(best, v128.zero);
       k.set(entry, i32x4.const(0, 1, 2, 3));
       k.set(at, book);

@@ -12,7 +12,7 @@
  */
 import { f32, f32x4, i8x16, i16x8, i32, i32x4, index, type Local, lanes16, lanes32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { chunkRange, reduceAdd, reduceMax } from '../ops.ts';
+import { chunkRange, MAX_INT16, reduceAdd, reduceMax, roundToI32 } from '../ops.ts';
 import { chunked } from '../task.ts';
 
 export type ActivationType = 'int8' | 'offset8' | 'int16';
@@ -35,15 +35,13 @@ export const quantizeSignature = (type: ActivationType, kernel: 'gemv' | 'gemm')
  * int16 only and does not visibly change the generated text.
  */
 export function quantizeActivations(type: ActivationType, kernel: 'gemv' | 'gemm', precise: boolean): Kernel {
-  const maxCode = precise ? 32767 : 127;
+  const maxCode = precise ? MAX_INT16 : 127;
   const oneRow = kernel === 'gemv';
   const tile = ACTIVATION_TILE[type];
   const k = new Kernel(quantizeSignature(type, kernel));
   const { x, out, rows, cols, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, rows, 1, chunk, chunks);
   const v = Array.from({ length: 8 }, () => k.v128());
-  // Adding 1.5 x 2^23 rounds to an integer and leaves it in the low bits.
-  const magic = 12582912;
   const tileBytes = k.i32(i32.mul(i32.shrU(cols, 5), tile.size));
   k.for(from, to, 1, row => {
     const source = k.i32(index(x, 4, i32.mul(row, cols)));
@@ -63,10 +61,7 @@ export function quantizeActivations(type: ActivationType, kernel: 'gemv' | 'gemm
       const inverse = k.v128(
         f32x4.splat(f32.select(f32.gt(max, f32.const(0)), f32.div(f32.const(maxCode), max), f32.const(0))),
       );
-      for (const local of v) {
-        const shifted = f32x4.add(f32x4.mul(local, inverse), f32x4.const(magic));
-        k.set(local, i32x4.sub(shifted, i32x4.const(0x4b400000)));
-      }
+      for (const local of v) k.set(local, roundToI32(f32x4.mul(local, inverse)));
       const int16 = [0, 2, 4, 6].map(n => k.v128(i16x8.narrowS(v[n], v[n + 1])));
       const codes =
         type === 'int16'

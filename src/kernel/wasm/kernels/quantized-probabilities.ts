@@ -13,11 +13,13 @@ import {
   dotInt8,
   dotLaneSumsI16,
   hoist,
+  MAX_INT16,
   multiplyAdd,
   multiplyQ15,
   reduceAdd,
   reduceMax,
   reduceMaxSplat,
+  TINY,
   truncate,
 } from '../ops.ts';
 import type { AttentionShape } from './attend.ts';
@@ -134,9 +136,9 @@ export function dotExponentials(
  */
 export function quantizeFactors(k: Kernel, { pageTokens, relaxed }: AttentionShape, factors: I32, out: I32): void {
   const [from, to] = [k.i32(factors), k.i32(out)];
-  const max = k.f32(f32.max(reduceMax(k, maxOfPage(k, pageTokens, from)), f32.const(1e-30)));
+  const max = k.f32(f32.max(reduceMax(k, maxOfPage(k, pageTokens, from)), f32.const(TINY)));
   k.do(f32.store(to, max, 2 * pageTokens));
-  const toQ15 = k.v128(f32x4.splat(f32.div(f32.const(32767), max)));
+  const toQ15 = k.v128(f32x4.splat(f32.div(f32.const(MAX_INT16), max)));
   k.for(0, pageTokens, 16, () => {
     for (const n of [0, 1]) {
       const [a, b] = [0, 16].map(i => truncate(relaxed)(f32x4.mul(v128.load(from, 32 * n + i), toQ15)));
@@ -147,6 +149,10 @@ export function quantizeFactors(k: Kernel, { pageTokens, relaxed }: AttentionSha
   });
 }
 export const factorBytes = (pageTokens: number) => 2 * pageTokens + 16;
+
+/** Of an f32. */
+const MANTISSA_BITS = 0x7fffff;
+const EXPONENT_BITS = 0x7f800000;
 
 export interface QuantizedProbabilities {
   /** One step, in units of the exponentials (in all lanes). */
@@ -179,9 +185,9 @@ export function quantizeProbabilities(
   const scales = heads.map(head => k.v128(probabilityScale(k, shape, head, productsOffset, factors, limit)));
   // scale = powerOfTwo x fraction, where powerOfTwo >= scale and the fraction is Q15.
   const splitScales = scales.map(scale => {
-    const above = v128.and(i32x4.add(scale, i32x4.const(0x7fffff)), i32x4.const(0x7f800000));
+    const above = v128.and(i32x4.add(scale, i32x4.const(MANTISSA_BITS)), i32x4.const(EXPONENT_BITS));
     const whole = k.v128(f32x4.max(above, f32x4.const(1)));
-    const words = [f32x4.div(f32x4.mul(scale, f32x4.const(32767)), whole), whole].map(x => {
+    const words = [f32x4.div(f32x4.mul(scale, f32x4.const(MAX_INT16)), whole), whole].map(x => {
       const word = k.v128(truncate(relaxed)(x));
       return k.v128(i16x8.narrowS(word, word));
     });

@@ -5,7 +5,7 @@ import type { PageEncoding, PageLayout, PageShape, ScalarArray } from '../../pag
 import { packGrid } from '../code-grid.ts';
 import { type F32, f32, f32x4, type I32, i32, i32x4, index, type Local, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { f32ToF16, loadF16x4, packLow16, reduceAdd, reduceMax, storeF16 } from '../ops.ts';
+import { f32ToF16, f32ToFp8, loadF16x4, mapVectors, packLow16, reduceAdd, reduceMax, storeF16 } from '../ops.ts';
 import { chunked } from '../task.ts';
 import { sealAdditive } from './additive.ts';
 import type { ThreadScratch } from './attend.ts';
@@ -97,6 +97,9 @@ function storeScalar(k: Kernel, { offset, bytes }: ScalarArray, base: I32, t: I3
   if (bytes === 2) storeF16(k, at, value);
   else k.do(f32.store(at, value));
 }
+
+/** Above every value. */
+const MAX_RANGE = 3e38;
 
 const inverse = (x: F32): F32 => f32.select(f32.gt(x, f32.const(0)), f32.div(f32.const(1), x), f32.const(0));
 
@@ -210,9 +213,7 @@ function sealAffine(
       storeScalar(k, norms, scalars, t, norm);
       const at = index(i32.add(scalars, norms.offset), norms.bytes, t);
       const unit = k.v128(f32x4.splat(inverse(k.f32(loadScalar(norms, at)))));
-      k.for(0, 4 * D, 16, i => {
-        k.do(v128.store(i32.add(vector, i), f32x4.mul(v128.load(i32.add(vector, i)), unit)));
-      });
+      mapVectors(k, 4 * D, vector, vector, v => f32x4.mul(v, unit));
     });
   }
   const ranges = k.i32(i32.add(block, encoding.rangesOffset));
@@ -222,8 +223,8 @@ function sealAffine(
   /** Encodes one group: its values are `stride` floats apart, its codes `stride` bytes. */
   const encodeGroup = (from: I32, to: I32, stride: number) => {
     const [source, target] = [k.i32(from), k.i32(to)];
-    k.set(low, f32.const(3e38));
-    k.set(high, f32.const(-3e38));
+    k.set(low, f32.const(MAX_RANGE));
+    k.set(high, f32.const(-MAX_RANGE));
     const at = k.i32(source);
     k.for(0, groupSize, 1, () => {
       k.set(value, f32.load(at));
@@ -317,15 +318,6 @@ function sealFloats({ k, shape: { headDim: D, pageTokens: P }, block, y }: SealC
     if (kind === 'f16') {
       const f16 = k.v128(f32ToF16(k, value));
       k.do(v128.store64(index(block, 2, i), packLow16(f16, f16)));
-    } else storeCodes(k, i32.add(block, i), floatToFp8(k, value));
+    } else storeCodes(k, i32.add(block, i), f32ToFp8(k, value));
   });
-}
-
-/** Like f32ToF16, but with three bits of mantissa. */
-function floatToFp8(k: Kernel, x: V128): V128 {
-  const value = k.v128(f32x4.max(f32x4.const(-448), f32x4.min(f32x4.const(448), x)));
-  const scaled = k.v128(f32x4.mul(f32x4.abs(value), f32x4.const(2 ** -120)));
-  const even = v128.and(i32x4.shrU(scaled, 20), i32x4.const(1));
-  const rounded = i32x4.shrU(i32x4.add(i32x4.add(scaled, i32x4.const(0x7ffff)), even), 20);
-  return v128.or(rounded, v128.and(i32x4.shrU(value, 24), i32x4.const(0x80)));
 }

@@ -2,7 +2,7 @@
 import type { PageLayout } from '../../page-layout.ts';
 import { type f32, f32x4, type I32, i32, index, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { horizontalSums, reduceAdd } from '../ops.ts';
+import { horizontalSums, mapVectors, reduceAdd } from '../ops.ts';
 
 /** Address of a head's matrix: there is one per head, or one for all. */
 export function headMatrix(
@@ -32,7 +32,7 @@ export function applyMatrix(
 ): void {
   const [from, to] = [k.i32(x), k.i32(out)];
   if (matrix === undefined) {
-    k.for(0, 4 * dims, 16, i => k.do(v128.store(i32.add(to, i), f32x4.mul(v128.load(i32.add(from, i)), factor))));
+    mapVectors(k, 4 * dims, from, to, v => f32x4.mul(v, factor));
     return;
   }
   const acc = [0, 1, 2, 3].map(() => k.v128());
@@ -74,7 +74,7 @@ function blockRuns(blocks: readonly number[], rows: number): { first: number; en
 export function applyTranspose(k: Kernel, matrix: I32 | undefined, rows: number, dims: number, y: I32, out: I32): void {
   const [from, to] = [k.i32(y), k.i32(out)];
   if (matrix === undefined) {
-    k.for(0, 4 * dims, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(from, i)))));
+    mapVectors(k, 4 * dims, from, to);
     return;
   }
   // Several independent sums hide the latency of additions.

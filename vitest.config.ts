@@ -49,6 +49,7 @@ class LongestFirst extends BaseSequencer {
  * by one representative.
  */
 const FULL_ONLY = [
+  'test/architectures.test.ts',
   'test/package-install.test.ts',
   'test/clients.test.ts',
   'test/bundlers.test.ts',
@@ -102,9 +103,11 @@ const BROWSERS = [
 const PROGRAMS = [
   'test/bench-serve.test.ts',
   'test/chat.test.ts',
-  'test/cli*.test.ts',
+  'test/cli.test.ts',
+  'test/cli-*.test.ts',
   'test/deploy.test.ts',
   'test/engine-process.test.ts',
+  'test/examples.test.ts',
   'test/models.test.ts',
   'test/server/*.test.ts',
   'test/tiers-cluster.test.ts',

@@ -59,7 +59,7 @@ const usage = `usage: npm run bench -- NAME [options]
   quality     all codecs on several kinds of text, as a page of tables; the same command continues a stopped run
               --model FILE --device webgpu --profile FILE --texts DIR or name=path[:special][:skip],... --rows 4
               --kv SPECS --context 2048 --part tables,prefill,ablations,pictures --transfer name=profile,...
-              --out docs/quality.md --from results.json,... (render again, merge runs and models) --readme README.md
+              --out docs/quality.md --from results.json,... (render again, merge runs and models)
 
   serve       requests at fixed rates to an OpenAI-compatible server: chats over shared documents, or a trace
               --url URL, or --model FILE --kv SPEC --kv-memory 128MiB --context 8192 --threads N (starts kvasir serve)
@@ -124,7 +124,6 @@ const { positionals, values } = parseArgs({
     part: { type: 'string' },
     out: { type: 'string', default: 'docs/quality.md' },
     from: { type: 'string' },
-    readme: { type: 'string' },
     peers: { type: 'boolean', default: true },
     json: { type: 'boolean', default: false },
     help: { type: 'boolean', short: 'h', default: false },

@@ -3,7 +3,7 @@
  * writes docs/quality.md with its pictures. The raw numbers are stored beside it after every measurement: a stopped run
  * continues where it was, and `--from` renders them again, or merges the results of several runs and models.
  */
-import { readFile, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { runInterruptible } from '../src/cli/model-command.ts';
 import { createProgress } from '../src/cli/progress.ts';
@@ -11,10 +11,9 @@ import { InputError } from '../src/util/errors.ts';
 import { countPlans, type Measuring, pendingJobs, runJobs } from './quality/measure.ts';
 import { mergeModels } from './quality/merge.ts';
 import { measureTokenNorms } from './quality/norms.ts';
-import { qualityPage, readmeTable } from './quality/page.ts';
+import { qualityPage } from './quality/page.ts';
 import { drawPictures } from './quality/pictures.ts';
 import { measurePrefill } from './quality/prefill.ts';
-import { replaceTable } from './quality/readme.ts';
 import { type Results, readResults, withMeasuredTexts, writeResults } from './quality/results.ts';
 import { openSession, type Session, type SessionOptions } from './quality/session.ts';
 import { defaultTable, PAGE_TOKENS, planKey } from './quality/suite.ts';
@@ -25,8 +24,6 @@ export interface QualityOptions extends SessionOptions {
   out: string;
   /** Results to render instead of measuring, comma-separated. */
   from?: string;
-  /** A README whose table is written too. */
-  readme?: string;
 }
 
 const PARTS = ['tables', 'prefill', 'ablations', 'pictures'] as const;
@@ -138,7 +135,7 @@ async function measurePrefillTimes(
 }
 
 /** The page, its pictures and its results; the largest model comes first. */
-async function writePage(models: readonly Results[], { out, readme }: QualityOptions): Promise<void> {
+async function writePage(models: readonly Results[], { out }: QualityOptions): Promise<void> {
   const page = basename(out).replace(/\.md$/, '');
   const parts = models
     .filter(({ measurements }) => measurements.length > 0)
@@ -148,10 +145,6 @@ async function writePage(models: readonly Results[], { out, readme }: QualityOpt
   await writeResults(resultsPath(out), models);
   for (const { file, svg } of parts.flatMap(({ pictures }) => pictures)) await writeFile(join(dirname(out), file), svg);
   await writeFile(out, qualityPage(parts));
-  if (readme !== undefined) {
-    const text = await readFile(readme, 'utf8');
-    await writeFile(readme, replaceTable(text, readme, readmeTable(parts[0].results)));
-  }
   for (const { results, pictures } of parts)
     console.log(
       `${out}: ${results.setup.model}, ${results.measurements.length} measurements, ${pictures.length} pictures`,

@@ -9,7 +9,7 @@ import { createCodec, type KvCodec, type KvShape } from '../src/codec/kv.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
 import { norm } from '../src/codec/parts/vector.ts';
-import type { Device } from '../src/kernel/device.ts';
+import type { Device, Tensor } from '../src/kernel/device.ts';
 
 /** Codecs outside the zoo that take code paths of their own on a device. */
 export const CODEC_VARIANTS = [
@@ -227,8 +227,15 @@ export async function runSmallOperations(d: Device): Promise<Float32Array> {
   d.rmsNorm(out, rows, headWeight, 1e-5, out);
   d.rope(out, rows, 64, angles);
   d.swiglu(out, up, rows);
+  d.rmsNorm(x, rows, weight, 0.1, out, true);
   d.copyRows(out, 2, x, 0, 1);
   d.copyRows(x, 0, out, 8, 1);
-  const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.readRows(out, r)));
+  const table = await d.loadWeights('F32', 3, cols, async into =>
+    into.set(new Uint8Array(data[3].slice(0, 3 * cols).buffer)),
+  );
+  const embedded = d.createTensor(2, cols);
+  d.embed(table, [2, 0], embedded, 12.5);
+  const rowsOf = (x: Tensor) => Promise.all(Array.from({ length: x.rows }, (_, r) => d.readRows(x, r)));
+  const read = [...(await rowsOf(out)), ...(await rowsOf(embedded))];
   return Float32Array.from(read.flatMap(row => [...row]));
 }

@@ -33,8 +33,8 @@ const SKIPPED = {
 /** A hub model in a README command is replaced by the model in the package. */
 const HUB_MODEL = /QuantFactory\/\S+/;
 
-/** README commands that take minutes, or need a profile that does: only `npm run test:long` runs them, in this order. */
-const SLOW = ['npx kvasir eval ', 'npx kvasir calibrate ', 'npx kvasir profile '];
+/** README commands that take minutes: only `npm run test:long` runs them, in this order. */
+const SLOW = ['npx kvasir eval ', 'npx kvasir calibrate '];
 
 const long = Boolean(process.env.KVASIR_LONG);
 vi.setConfig({ testTimeout: long ? 1_200_000 : 60_000 });
@@ -206,7 +206,7 @@ describe('the README', () => {
   };
   const onWasm = commands.filter(line => !line.includes('--device webgpu'));
   const quick = onWasm.filter(line => !startsWithAny(line, SLOW));
-  it.each(ALL_CASES ? quick : quick.filter(line => /kvasir (run|doctor|estimate) /.test(line)))('%s', runsSuccessfully);
+  it.each(ALL_CASES ? quick : quick.filter(line => /kvasir (run|doctor|inspect) /.test(line)))('%s', runsSuccessfully);
   it.skipIf(!long).each(onWasm.filter(line => startsWithAny(line, SLOW)))('%s', runsSuccessfully);
 
   it('prints how to install webgpu if it is missing', async () => {

@@ -69,8 +69,13 @@ export function runLine({ folder }: Project, line: string, input = '') {
   });
 }
 
-/** The README's code blocks in these languages. */
+/** The code blocks in these languages of the README, and of the page that has its commands on codecs. */
 export const readmeBlocks = (...languages: string[]): string[] =>
-  [...readFileSync(join(root, 'README.md'), 'utf8').matchAll(/^```(\w+)\n([\s\S]*?)^```$/gm)]
+  [
+    ...['README.md', 'docs/codecs.md']
+      .map(page => readFileSync(join(root, page), 'utf8'))
+      .join('\n')
+      .matchAll(/^```(\w+)\n([\s\S]*?)^```$/gm),
+  ]
     .filter(([, language]) => languages.includes(language))
     .map(([, , code]) => code);

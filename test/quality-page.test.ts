@@ -8,9 +8,8 @@ import { intervalOfMean } from '../bench/quality/interval.ts';
 import { countPlans, pendingJobs } from '../bench/quality/measure.ts';
 import { mergeModels, mergeResults } from '../bench/quality/merge.ts';
 import { layerNorms } from '../bench/quality/norms.ts';
-import { qualityPage, readmeTable } from '../bench/quality/page.ts';
+import { qualityPage } from '../bench/quality/page.ts';
 import { drawPictures } from '../bench/quality/pictures.ts';
-import { replaceTable } from '../bench/quality/readme.ts';
 import {
   createResults,
   DEFAULT_PROFILE,
@@ -174,21 +173,6 @@ describe('several models', () => {
     good.measurements = good.measurements.filter(({ kv }) => kv !== 'tq2');
     expect(render(good)).not.toContain('Which codec breaks');
     expect(cellsOf(render(good, other()), 'Which codec breaks on which model', '`tq2`')?.[1]).toBe('-');
-  });
-
-  it('have the summary of the largest in the README, between two comments', () => {
-    const readme = 'a\n<!-- quality:begin -->\nold\n<!-- quality:end -->\nz\n';
-    const written = replaceTable(readme, 'README.md', readmeTable(models[0]));
-    expect(written).toMatch(/^a\n<!-- quality:begin -->\n\nlarge, 4 rows[\s\S]*\|\n\n<!-- quality:end -->\nz\n$/);
-    expect(written).not.toContain('old');
-    expect(cellsOf(`# x\n${written}`, 'x', 'codec')).toEqual(['codec', 'bits', 'wiki', 'code']);
-    expect(replaceTable(written, 'README.md', readmeTable(models[0]))).toBe(written);
-    expect(() => replaceTable('no comments', 'README.md', '')).toThrow(InputError);
-  });
-
-  it('are marked in README.md', () => {
-    const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
-    expect(() => replaceTable(readme, 'README.md', '')).not.toThrow();
   });
 });
 
@@ -419,11 +403,8 @@ describe('a whole run', () => {
     expect(sorted(read('quality.json'))).toEqual(sorted(json));
 
     const again = { ...options, from: join(folder, 'quality.json'), out: join(folder, 'again.md') };
-    const readme = join(folder, 'README.md');
-    writeFileSync(readme, '<!-- quality:begin -->\n<!-- quality:end -->\n');
-    await benchQuality({ ...again, readme });
+    await benchQuality(again);
     expect(read('again.md')).toBe(page.replaceAll('quality-tiny', 'again-tiny'));
-    expect(read('README.md')).toContain('| `tq2` | ');
 
     // A second model in the same file.
     writeFileSync(join(folder, 'second.gguf'), writeGguf(tinyModel({ tied: true })));

@@ -1,11 +1,12 @@
 /** Tiny random models of every supported architecture, as specs for the GGUF writer. */
 import { type WeightType, weightFormats } from '../src/kernel/weights/types.ts';
+import { type Architecture, architectures, type Traits } from '../src/model/architectures.ts';
 import { arrayOf, type GgufSpec, type Metadata, type WriterTensor } from './gguf-writer.ts';
 import { quantize, randomWeights } from './quantize.ts';
 import { seeded } from './random.ts';
 
 export interface TinyOptions {
-  architecture?: 'llama' | 'qwen2' | 'qwen3';
+  architecture?: Architecture;
   /** Type of the matrices; norms and biases are F32, as in real files. */
   type?: WeightType;
   layers?: number;
@@ -23,8 +24,12 @@ export interface TinyOptions {
   tied?: boolean;
   /** Q, K and V biases; qwen2 has them anyway. */
   bias?: boolean;
+  /** Q, K and V in one tensor; phi3 has it anyway. */
+  fusedQkv?: boolean;
   /** Llama 3's rope_freqs.weight. */
   ropeFactors?: boolean | readonly number[];
+  /** Phi's factors of RoPE frequencies for short and long contexts. */
+  longRope?: boolean;
   /** Whether to write a byte-level vocabulary; default true. */
   vocabulary?: boolean;
   /** Additional or replaced metadata; undefined removes a key. */
@@ -37,6 +42,11 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   const { width = Math.max(64, block), heads = 4, kvHeads = 2, ffn = Math.max(128, block) } = options;
   const headDim = options.headDim ?? width / heads;
   const vocab = options.vocab ?? byteVocabulary().length;
+  const traits: Traits = architectures[architecture];
+  const { norms = 'inputs' } = traits;
+  const [q, kv] = [heads * headDim, kvHeads * headDim];
+  const projections: Record<string, number> =
+    (options.fusedQkv ?? architecture === 'phi3') ? { attn_qkv: q + 2 * kv } : { attn_q: q, attn_k: kv, attn_v: kv };
   const random = seeded(seed);
   const tensors: WriterTensor[] = [];
   const matrix = (name: string, inputs: number, outputs: number, gain = 1) =>
@@ -52,36 +62,35 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   matrix('token_embd.weight', width, vocab, Math.sqrt(width));
   for (let i = 0; i < layers; i++) {
     const layer = `blk.${i}.`;
-    vector(`${layer}attn_norm.weight`, width, 0.1, 1);
-    matrix(`${layer}attn_q.weight`, width, heads * headDim);
-    matrix(`${layer}attn_k.weight`, width, kvHeads * headDim);
-    matrix(`${layer}attn_v.weight`, width, kvHeads * headDim);
-    if (options.bias ?? architecture === 'qwen2') {
-      vector(`${layer}attn_q.bias`, heads * headDim, 0.2, 0);
-      vector(`${layer}attn_k.bias`, kvHeads * headDim, 0.2, 0);
-      vector(`${layer}attn_v.bias`, kvHeads * headDim, 0.2, 0);
+    if (norms !== 'outputs') vector(`${layer}attn_norm.weight`, width, 0.1, 1);
+    for (const [name, rows] of Object.entries(projections)) {
+      matrix(`${layer}${name}.weight`, width, rows);
+      if (options.bias ?? traits.bias === 'always') vector(`${layer}${name}.bias`, rows, 0.2, 0);
     }
-    if (architecture === 'qwen3') {
-      vector(`${layer}attn_q_norm.weight`, headDim, 0.2, 1);
-      vector(`${layer}attn_k_norm.weight`, headDim, 0.2, 1);
+    if (traits.qkNorm) {
+      const [q, k] = traits.qkNorm === 'row' ? [heads, kvHeads] : [1, 1];
+      vector(`${layer}attn_q_norm.weight`, q * headDim, 0.2, 1);
+      vector(`${layer}attn_k_norm.weight`, k * headDim, 0.2, 1);
     }
     matrix(`${layer}attn_output.weight`, heads * headDim, width, 0.5);
-    vector(`${layer}ffn_norm.weight`, width, 0.1, 1);
-    matrix(`${layer}ffn_gate.weight`, width, ffn);
-    matrix(`${layer}ffn_up.weight`, width, ffn);
+    if (norms !== 'inputs') vector(`${layer}post_attention_norm.weight`, width, 0.1, 1);
+    if (norms !== 'outputs') vector(`${layer}ffn_norm.weight`, width, 0.1, 1);
+    if (!traits.fusedGateUp) matrix(`${layer}ffn_gate.weight`, width, ffn);
+    matrix(`${layer}ffn_up.weight`, width, traits.fusedGateUp ? 2 * ffn : ffn);
     matrix(`${layer}ffn_down.weight`, ffn, width, 0.5);
+    if (norms !== 'inputs') vector(`${layer}post_ffw_norm.weight`, width, 0.1, 1);
   }
   vector('output_norm.weight', width, 0.1, 1);
   if (!tied) matrix('output.weight', width, vocab);
-  if (options.ropeFactors) {
-    const given =
-      options.ropeFactors === true ? Array.from({ length: headDim / 2 }, (_, i) => 1 + i) : options.ropeFactors;
-    tensors.push({
-      name: 'rope_freqs.weight',
-      type: 'F32',
-      shape: [given.length],
-      data: quantize('F32', Float32Array.from(given)),
-    });
+  const floats = (name: string, values: readonly number[]) =>
+    tensors.push({ name, type: 'F32', shape: [values.length], data: quantize('F32', Float32Array.from(values)) });
+  const factors = (pairs: number, step: number) => Array.from({ length: pairs }, (_, i) => 1 + i * step);
+  if (options.ropeFactors)
+    floats('rope_freqs.weight', options.ropeFactors === true ? factors(headDim / 2, 1) : options.ropeFactors);
+  if (options.longRope) {
+    const pairs = Number(options.metadata?.[`${architecture}.rope.dimension_count`] ?? headDim) / 2;
+    floats('rope_factors_long.weight', factors(pairs, 2));
+    floats('rope_factors_short.weight', factors(pairs, 0.1));
   }
 
   const metadata: Record<string, Metadata[string] | undefined> = {

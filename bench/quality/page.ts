@@ -46,9 +46,6 @@ const aboutIntervals = (rows: number): string =>
   `± is half of the 95 % interval of the mean over the ${rows} rows (bootstrap, ${formatCount(RESAMPLES)} resamples): how ` +
   'much it would vary with other rows of the same text.';
 
-/** The summary of one model, for README.md. */
-export const readmeTable = (results: Results): string => renderSummary(results).join('\n\n');
-
 function renderSummaries(models: readonly Results[]): string[] {
   const parts = models.map(renderSummary).filter(part => part.length > 0);
   return parts.length > 0 ? ['## Summary', ...parts.flat()] : [];

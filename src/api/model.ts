@@ -257,6 +257,10 @@ async function openTiersIfAny(engine: Engine, plan: Plan, tiers?: TiersInput): P
   }
 }
 
+/** Attention on floats is slower than on codes, and rounds otherwise. */
+const unpackedNote = ({ device }: Engine, { leaf }: Plan): string =>
+  leaf.layers.some(layer => device.unpacks?.(layer)) ? '; attention unpacks pages to floats' : '';
+
 const longContextNotice = (context: number, config: ModelConfig): string =>
   `The model was trained for ${formatCount(config.context)} tokens; beyond them, up to ${formatCount(context)}, its output may be poor.`;
 
@@ -319,7 +323,7 @@ function createModel(parts: ModelParts): Model {
     plan,
     context,
     maxSequences,
-    device: { name: engine.device.name, threads: engine.device.threads, why: engine.why },
+    device: { name: engine.device.name, threads: engine.device.threads, why: engine.why + unpackedNote(engine, plan) },
     notices,
     lost: engine.device.lost ?? new Promise(() => {}),
     memory() {

@@ -164,9 +164,9 @@ function render(inspection: Inspection): string {
   ].join('\n');
 }
 
-function ropeText({ base, dims, scaling, hasFactors }: RopeConfig): string {
+function ropeText({ base, dims, scaling, factors }: RopeConfig): string {
   const scaled = scaling.type === 'none' ? '' : `, ${scaling.type} x${scaling.factor}`;
-  return `base ${formatCount(base)}, ${dims} dims${scaled}${hasFactors ? ', frequency factors' : ''}`;
+  return `base ${formatCount(base)}, ${dims} dims${scaled}${factors ? ', frequency factors' : ''}`;
 }
 
 const keyBiasText = ({ largest, median }: KeyBias): string =>

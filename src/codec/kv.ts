@@ -74,6 +74,7 @@ export function createCodec(spec: string, shape: KvShape, learned: KvLearned = {
   };
 }
 
+/** The codec of keys or of values alone. */
 export function createSideCodec(spec: SideSpec, side: Side, shape: Shape, learned: Learned = {}): Codec {
   return familyOf(spec).family.create({ ...createRequest(spec, side, shape), learned });
 }

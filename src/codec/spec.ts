@@ -47,6 +47,7 @@ export function parseSpec(text: string): KvSpec {
   return { key, value, window: parseWindows(windows, text) };
 }
 
+/** The canonical text of a spec, which `parseSpec` reads. */
 export function formatSpec({ key, value, window }: KvSpec): string {
   const shared = formatSide(valueSpecOf(key)) === formatSide(value);
   const codecs = shared ? formatSide(key) : `${formatSide(key)}/${formatSide(value)}`;

@@ -9,6 +9,7 @@ export interface AttentionState {
   l: number;
 }
 
+/** The state of no tokens, from which merging starts. */
 export function emptyState(length: number): AttentionState {
   return { o: new Float32Array(length), m: Number.NEGATIVE_INFINITY, l: 0 };
 }

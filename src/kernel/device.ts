@@ -145,10 +145,16 @@ export interface Device {
   /** Copies all bytes of a block to another of the same size and layers, on the device. `ensureMemory` may come later. */
   copyBlock(from: Block, to: Block): void;
 
-  /** Looks up rows of an embedding table. `ids` are token ids, or recent token handles of `sampleTokens`. */
-  embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void;
-  /** out = x / rms(x) * weight. A weight shorter than a row normalizes each part of that length separately (per head). */
-  rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void;
+  /**
+   * Looks up rows of an embedding table, times `scale` (default 1). `ids` are token ids, or recent token handles of
+   * `sampleTokens`.
+   */
+  embed(table: Weights, ids: ArrayLike<number>, out: Tensor, scale?: number): void;
+  /**
+   * out = x / rms(x) * weight, or added to `out`. A weight shorter than a row normalizes each part of that length
+   * separately (per head).
+   */
+  rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate?: boolean): void;
   /**
    * out = x weights^T (+ bias), for several matrices that share x. The last `prefillRows` rows are prefill rows,
    * for which a device may use other kernels.
@@ -163,6 +169,8 @@ export interface Device {
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void;
   /** Causal attention. Sealed pages are read from codes, the sinks and all later tokens from f16. */
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void;
+  /** Whether it unpacks such pages to floats, because it has no kernel for their codes in this shape. */
+  unpacks?(layer: KvLayer): boolean;
   /** Encodes pages from the tails of their sequences into one layer of their leaves. */
   seal(layer: number, requests: readonly SealRequest[]): void;
 

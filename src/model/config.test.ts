@@ -27,16 +27,20 @@ describe('reading a config', () => {
       context: 512,
       normEps: Math.fround(1e-5),
       attentionScale: 0.25,
+      embeddingScale: 1,
+      logitScale: 1,
       rope: {
         base: 10000.5,
         dims: 16,
         pairing: 'adjacent',
         scaling: { type: 'none' },
         attnFactor: 1,
-        hasFactors: false,
       },
+      ropelessEvery: 0,
       qkvBias: false,
-      qkNorm: false,
+      norms: 'inputs',
+      fusedQkv: false,
+      fusedGateUp: false,
       tiedOutput: true,
     });
   });
@@ -48,7 +52,7 @@ describe('reading a config', () => {
       tiedOutput: false,
       qkvBias: true,
       headDim: 32,
-      rope: { dims: 32, hasFactors: true },
+      rope: { dims: 32, factors: 'rope_freqs.weight' },
     });
     const { frequencies } = await readRopeFrequencies(gguf, found);
     expect(frequencies[3]).toBeCloseTo(10000.5 ** (-3 / 16) / 4, 12);
@@ -57,12 +61,12 @@ describe('reading a config', () => {
   it('of qwen2 and qwen3', async () => {
     expect(await config({ architecture: 'qwen2' })).toMatchObject({
       qkvBias: true,
-      qkNorm: false,
+      qkNorm: undefined,
       rope: { pairing: 'halves' },
     });
     expect(await config({ architecture: 'qwen3', headDim: 32 })).toMatchObject({
       qkvBias: false,
-      qkNorm: true,
+      qkNorm: 'head',
       headDim: 32,
       rope: { pairing: 'halves', dims: 32 },
     });
@@ -134,7 +138,7 @@ describe('RoPE scaling', () => {
 describe('a model is rejected', () => {
   it('for an unsupported architecture, listing the supported ones', async () => {
     for (const name of ['gemma3', 'toString', '__proto__'])
-      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(/llama, qwen2, qwen3/);
+      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(/llama, mistral3, qwen2, qwen3,/);
     await expect(withMeta({ 'general.architecture': undefined })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.architecture': 7 })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.type': 'adapter' })).rejects.toThrow(UnsupportedError);
@@ -212,9 +216,9 @@ describeWithFile(smolModel, 'SmolLM2 135M', path => {
       ffn: 1536,
       vocab: 49152,
       context: 8192,
-      rope: { base: 100000, dims: 64, pairing: 'adjacent', scaling: { type: 'none' }, hasFactors: false },
+      rope: { base: 100000, dims: 64, pairing: 'adjacent', scaling: { type: 'none' } },
       qkvBias: false,
-      qkNorm: false,
+      qkNorm: undefined,
       tiedOutput: true,
     });
     await gguf.close();

@@ -3,6 +3,7 @@
  * correctly is rejected here: an unsupported architecture, or a missing, misshapen or unknown tensor.
  */
 import { FormatError, UnsupportedError } from '../util/errors.ts';
+import { type Architecture, architectures, supportedArchitectures, type Traits } from './architectures.ts';
 import { type Gguf, readTensorAsFloat32, requireTensor } from './gguf.ts';
 import { quote } from './gguf-header.ts';
 import { createMetadataReader, type MetadataReader } from './metadata-reader.ts';
@@ -14,17 +15,6 @@ import {
   ropeFrequencies,
 } from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
-
-/** How the supported architectures differ; otherwise they are the same network. */
-const architectures = {
-  /** Llama 2 and 3, Mistral, SmolLM2. */
-  llama: { pairing: 'adjacent', bias: 'optional', qkNorm: false, ropeFactors: true },
-  qwen2: { pairing: 'halves', bias: 'always', qkNorm: false, ropeFactors: false },
-  qwen3: { pairing: 'halves', bias: 'never', qkNorm: true, ropeFactors: false },
-} as const;
-
-export type Architecture = keyof typeof architectures;
-export const supportedArchitectures = Object.keys(architectures) as Architecture[];
 
 export interface ModelConfig {
   readonly architecture: Architecture;
@@ -44,11 +34,22 @@ export interface ModelConfig {
   readonly normEps: number;
   /** Factor of the attention scores: 1 / sqrt(headDim), unless the file overrides it. */
   readonly attentionScale: number;
+  /** Factor of the embeddings. */
+  readonly embeddingScale: number;
+  /** Factor of the logits. */
+  readonly logitScale: number;
   readonly rope: RopeConfig;
+  /** Every n-th layer has no RoPE; 0: all have it. */
+  readonly ropelessEvery: number;
   /** Q, K and V have biases. */
   readonly qkvBias: boolean;
-  /** Queries and keys are RMS-normalized per head, before RoPE. */
-  readonly qkNorm: boolean;
+  /** Queries and keys are RMS-normalized before RoPE: each head, or all heads together. */
+  readonly qkNorm: 'head' | 'row' | undefined;
+  /** Where the norms of attention and feed-forward are. */
+  readonly norms: 'inputs' | 'outputs' | 'both';
+  /** Q, K and V are the rows of one tensor; so are gate and up. */
+  readonly fusedQkv: boolean;
+  readonly fusedGateUp: boolean;
   /** The embedding matrix is also the output head. */
   readonly tiedOutput: boolean;
 }
@@ -56,9 +57,9 @@ export interface ModelConfig {
 /** Reads a model's config and checks that its metadata and tensors agree. */
 export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfig {
   const architecture = readArchitecture(gguf);
-  const traits = architectures[architecture];
+  const traits: Traits = architectures[architecture];
   const meta = createMetadataReader(gguf.metadata, `${architecture}.`);
-  rejectUnsupported(meta);
+  rejectUnsupported(meta, traits);
 
   const layers = meta.integer('block_count', { max: 4096 });
   const width = meta.integer('embedding_length', { max: 2 ** 20 });
@@ -67,7 +68,8 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
   if (heads % kvHeads !== 0) meta.fail(`${heads} query heads cannot share ${kvHeads} key-value heads evenly`);
   const headDim = readHeadDim(meta, width, heads);
   const ffn = meta.integer('feed_forward_length', { max: 2 ** 24, layers });
-  const context = meta.integer('context_length', { max: 2 ** 31 - 1 });
+  const context = readContext(meta);
+  const scales = readScales(meta, traits);
 
   const config: ModelConfig = {
     architecture,
@@ -80,19 +82,25 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
     ffn,
     vocab: readVocabSize(gguf),
     context,
-    normEps: meta.float('attention.layer_norm_rms_epsilon', { min: 0, max: 1 }),
+    normEps: meta.float('attention.layer_norm_rms_epsilon', { min: 0, max: 1 }) / scales.residual ** 2,
     // Some files write zero for the default.
     attentionScale: meta.float('attention.scale', { min: 0, max: 1e3, fallback: 0 }) || 1 / Math.sqrt(headDim),
+    embeddingScale: scales.embedding / scales.residual,
+    logitScale: scales.logits,
     rope: {
       base: meta.float('rope.freq_base', { min: 1.001, max: 1e15, fallback: 10000 }),
       dims: readRopeDims(meta, headDim),
       pairing: traits.pairing,
-      scaling: readRopeScaling(meta, context),
+      scaling: readRopeScaling(meta, traits, context),
       attnFactor: readAttnFactor(meta),
-      hasFactors: traits.ropeFactors && gguf.tensors.has('rope_freqs.weight'),
+      factors: findRopeFactors(meta, traits, context, gguf.tensors),
     },
-    qkvBias: traits.bias === 'always' || (traits.bias === 'optional' && gguf.tensors.has('blk.0.attn_q.bias')),
+    ropelessEvery: traits.ropelessEvery ?? 0,
+    qkvBias: traits.bias === 'always' || (traits.bias === 'optional' && hasBias(gguf.tensors)),
     qkNorm: traits.qkNorm,
+    norms: traits.norms ?? 'inputs',
+    fusedQkv: gguf.tensors.has('blk.0.attn_qkv.weight'),
+    fusedGateUp: traits.fusedGateUp ?? false,
     tiedOutput: !gguf.tensors.has('output.weight'),
   };
   checkTensors(config, gguf.tensors);
@@ -101,11 +109,9 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
 
 /** The model's RoPE frequencies, with the file's frequency factors, if any. */
 export async function readRopeFrequencies(gguf: Gguf, { rope }: ModelConfig): Promise<RopeFrequencies> {
-  if (!rope.hasFactors) return ropeFrequencies(rope);
-  return ropeFrequencies(
-    rope,
-    checkFrequencyFactors(await readTensorAsFloat32(gguf, requireTensor(gguf, 'rope_freqs.weight'))),
-  );
+  if (!rope.factors) return ropeFrequencies(rope);
+  const factors = await readTensorAsFloat32(gguf, requireTensor(gguf, rope.factors));
+  return ropeFrequencies(rope, checkFrequencyFactors(factors, rope.factors));
 }
 
 function readArchitecture({ metadata }: Pick<Gguf, 'metadata'>): Architecture {
@@ -152,11 +158,49 @@ function readRopeDims(meta: MetadataReader, headDim: number): number {
   return dims;
 }
 
+const hasBias = (tensors: Gguf['tensors']): boolean =>
+  tensors.has('blk.0.attn_q.bias') || tensors.has('blk.0.attn_qkv.bias');
+
+/** Attention that grows sharper with the position (Ministral 3) is not computed: it begins after the original context. */
+function readContext(meta: MetadataReader): number {
+  const context = meta.integer('context_length', { max: 2 ** 31 - 1 });
+  const isSharpened = meta.float('attention.temperature_scale', { min: 0, max: 1e3, fallback: 0 }) > 0;
+  return isSharpened ? Math.min(context, readOriginalContext(meta, context)) : context;
+}
+
+const readOriginalContext = (meta: MetadataReader, context: number): number =>
+  meta.integer('rope.scaling.original_context_length', { max: 2 ** 31 - 1, fallback: context });
+
+/**
+ * Factors of embeddings, of what layers add to the residual stream, and of logits. Only the first and the last are needed
+ * in a pass: the stream divided by the second has the same norms, if their epsilon is divided by its square.
+ */
+function readScales(meta: MetadataReader, { scales }: Traits): { embedding: number; residual: number; logits: number } {
+  if (!scales) return { embedding: 1, residual: 1, logits: 1 };
+  // Some files write zero for the default.
+  const scale = (key: string) => meta.float(key, { min: 0, max: 1e6, fallback: 0 }) || 1;
+  return { embedding: scale('embedding_scale'), residual: scale('residual_scale'), logits: 1 / scale('logit_scale') };
+}
+
+/** The tensor with a divisor per RoPE frequency. */
+function findRopeFactors(
+  meta: MetadataReader,
+  { ropeFactors, longRope }: Traits,
+  context: number,
+  tensors: Gguf['tensors'],
+): string | undefined {
+  if (longRope && tensors.has('rope_factors_long.weight'))
+    return `rope_factors_${context > readOriginalContext(meta, context) ? 'long' : 'short'}.weight`;
+  return ropeFactors && tensors.has('rope_freqs.weight') ? 'rope_freqs.weight' : undefined;
+}
+
 /** Like llama.cpp: a factor without a type is linear, and a factor of zero means no scaling. */
-function readRopeScaling(meta: MetadataReader, context: number): RopeScaling {
+function readRopeScaling(meta: MetadataReader, { longRope }: Traits, context: number): RopeScaling {
   const type = meta.string('rope.scaling.type') ?? 'linear';
   const oldFactor = meta.float('rope.scale_linear', { min: 0, max: 1e6, fallback: 0 });
   const factor = meta.float('rope.scaling.factor', { min: 0, max: 1e6, fallback: oldFactor }) || 1;
+  // LongRoPE is in the factors of the frequencies.
+  if (longRope && type === 'longrope') return { type: 'none' };
   if (type === 'none' || (type === 'linear' && factor === 1)) return { type: 'none' };
   if (type === 'linear') return { type, factor };
   if (type !== 'yarn') return meta.unsupported(`the RoPE scaling ${quote(type)}; none, linear and yarn are supported`);
@@ -164,11 +208,12 @@ function readRopeScaling(meta: MetadataReader, context: number): RopeScaling {
   return {
     type,
     factor,
-    originalContext: meta.integer('rope.scaling.original_context_length', { max: 2 ** 31 - 1, fallback: context }),
+    originalContext: readOriginalContext(meta, context),
     betaFast: meta.float('rope.scaling.yarn_beta_fast', { min: 1e-3, max: 1e6, fallback: 32 }),
     betaSlow: meta.float('rope.scaling.yarn_beta_slow', { min: 1e-3, max: 1e6, fallback: 1 }),
     // Negative means unset.
     extFactor: extFactor < 0 ? 1 : extFactor,
+    logMultiplier: meta.float('rope.scaling.yarn_log_multiplier', { min: 0, max: 1e3, fallback: 0 }),
   };
 }
 
@@ -178,8 +223,9 @@ function readAttnFactor(meta: MetadataReader): number {
 }
 
 /** Rejects features that some models of these architectures have, which would otherwise be ignored silently. */
-function rejectUnsupported(meta: MetadataReader): void {
+function rejectUnsupported(meta: MetadataReader, { ignoresWindow }: Traits): void {
   if (meta.value('expert_count')) meta.unsupported('a mixture of experts');
   if (meta.value('attention.causal') === false) meta.unsupported('non-causal attention');
-  if (meta.value('attention.sliding_window')) meta.unsupported('sliding window attention');
+  if (meta.value('nextn_predict_layers')) meta.unsupported('layers that predict further tokens');
+  if (meta.value('attention.sliding_window') && !ignoresWindow) meta.unsupported('sliding window attention');
 }

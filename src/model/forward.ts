@@ -15,6 +15,7 @@ import type {
   SamplingRequest,
   SealRequest,
   Tensor,
+  Weights,
 } from '../kernel/device.ts';
 import { createYielder } from '../platform/event-loop.ts';
 import { type CodeCheck, startCheck } from './code-check.ts';
@@ -88,7 +89,11 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
 }
 
 function projectionsOf(scratch: Scratch, weights: ModelWeights): LayerProjections[] {
-  const { x, q, k, v, gate, up } = scratch;
+  const { x, normed, q, k, v, gate, up } = scratch;
+  /** Added to the residual stream, or normalized first. */
+  const output = (weights: Weights, norm?: Tensor): Projection[] => [
+    norm ? { weights, out: normed } : { weights, out: x, accumulate: true },
+  ];
   const projections =
     scratch.projections.get(weights) ??
     weights.layers.map(w => ({
@@ -97,12 +102,12 @@ function projectionsOf(scratch: Scratch, weights: ModelWeights): LayerProjection
         { weights: w.k, out: k, bias: w.kBias },
         { weights: w.v, out: v, bias: w.vBias },
       ],
-      attentionOutput: [{ weights: w.attentionOutput, out: x, accumulate: true }],
+      attentionOutput: output(w.attentionOutput, w.attentionOutputNorm),
       gateUp: [
         { weights: w.gate, out: gate },
         { weights: w.up, out: up },
       ],
-      down: [{ weights: w.down, out: x, accumulate: true }],
+      down: output(w.down, w.ffnOutputNorm),
     }));
   scratch.projections.set(weights, projections);
   return projections;
@@ -160,7 +165,7 @@ export async function forward(
   chunks: readonly Chunk[],
   { onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {
-  const { headDim, normEps, attentionScale } = config;
+  const { headDim, normEps, attentionScale, embeddingScale, ropelessEvery } = config;
   const { x, normed, q, k, v, attention, gate, up, ropeAngles } = scratch;
   const { placed, rows, prefillRows } = assignRows(chunks);
   const check = codeCheck && startCheck(device, codeCheck, placed, attentionScale);
@@ -171,7 +176,7 @@ export async function forward(
   const memoryReady = device.ensureMemory?.(views);
   if (memoryReady) await memoryReady;
   if (resume) for (const { chunk, row } of placed) device.writeRows(x, row, resume.rows(chunk));
-  else device.embed(weights.embedding, tokenIdsByRow(placed, rows), x);
+  else device.embed(weights.embedding, tokenIdsByRow(placed, rows), x, embeddingScale);
   for (const { chunk, row } of placed) writeRopeAngles(device, rope, ropeAngles, row, chunk);
   const rounds = groupRunsByRound(placed);
   const yielder = createYielder();
@@ -181,14 +186,16 @@ export async function forward(
     const w = weights.layers[layer];
     const { qkv, attentionOutput, gateUp, down } = projections[layer];
     // Attention: norm, q/k/v projections, RoPE, attention, output projection added to the residual stream.
-    device.rmsNorm(x, rows, w.attentionNorm, normEps, normed);
-    device.project(normed, rows, qkv, prefillRows);
+    if (w.attentionNorm) device.rmsNorm(x, rows, w.attentionNorm, normEps, normed);
+    device.project(w.attentionNorm ? normed : x, rows, qkv, prefillRows);
     if (w.qNorm && w.kNorm) {
       device.rmsNorm(q, rows, w.qNorm, normEps, q);
       device.rmsNorm(k, rows, w.kNorm, normEps, k);
     }
-    device.rope(q, rows, headDim, ropeAngles);
-    device.rope(k, rows, headDim, ropeAngles);
+    if (!ropelessEvery || (layer + 1) % ropelessEvery !== 0) {
+      device.rope(q, rows, headDim, ropeAngles);
+      device.rope(k, rows, headDim, ropeAngles);
+    }
     if (yielder.isDue()) await yielder.yieldNow();
     if (observe) {
       await observe(layer, { rows, x, q, k, v });
@@ -202,13 +209,15 @@ export async function forward(
       if (yielder.isDue()) await yielder.yieldNow();
     }
     device.project(attention, rows, attentionOutput, prefillRows);
+    if (w.attentionOutputNorm) device.rmsNorm(normed, rows, w.attentionOutputNorm, normEps, x, true);
     // Feed-forward: norm, gate and up projections, SwiGLU, down projection added to the residual stream.
-    device.rmsNorm(x, rows, w.ffnNorm, normEps, normed);
+    if (w.ffnNorm) device.rmsNorm(x, rows, w.ffnNorm, normEps, normed);
     if (yielder.isDue()) await yielder.yieldNow();
-    device.project(normed, rows, gateUp, prefillRows);
+    device.project(w.ffnNorm ? normed : x, rows, gateUp, prefillRows);
     device.swiglu(gate, up, rows);
     if (yielder.isDue()) await yielder.yieldNow();
     device.project(gate, rows, down, prefillRows);
+    if (w.ffnOutputNorm) device.rmsNorm(normed, rows, w.ffnOutputNorm, normEps, x, true);
     if (yielder.isDue()) await yielder.yieldNow();
   }
 

@@ -12,7 +12,6 @@ const plain: RopeConfig = {
   pairing: 'adjacent',
   scaling: { type: 'none' },
   attnFactor: 1,
-  hasFactors: false,
 };
 const yarn = { type: 'yarn', factor: 4, originalContext: 32768, betaFast: 32, betaSlow: 1, extFactor: 1 } as const;
 
@@ -32,12 +31,12 @@ describe('frequencies', () => {
     expect(linear.frequencies).toEqual(all.map(x => x / 4));
     expect(linear.magnitude).toBe(1.5);
     const factors = Float32Array.from({ length: 32 }, (_, i) => 1 + i / 4);
-    expect(ropeFrequencies({ ...plain, hasFactors: true }, factors).frequencies).toEqual(
+    expect(ropeFrequencies({ ...plain, factors: 'rope_freqs.weight' }, factors).frequencies).toEqual(
       all.map((x, i) => x / factors[i]),
     );
-    expect(() => ropeFrequencies({ ...plain, hasFactors: true })).toThrow(ShapeError);
+    expect(() => ropeFrequencies({ ...plain, factors: 'rope_freqs.weight' })).toThrow(ShapeError);
     expect(() => ropeFrequencies(plain, factors)).toThrow(ShapeError);
-    expect(() => ropeFrequencies({ ...plain, hasFactors: true }, factors.subarray(1))).toThrow(ShapeError);
+    expect(() => ropeFrequencies({ ...plain, factors: 'rope_freqs.weight' }, factors.subarray(1))).toThrow(ShapeError);
   });
 
   it('under YaRN are kept if high, interpolated if low, mixed between (Qwen 2.5, computed by hand)', () => {
@@ -72,7 +71,7 @@ describe('frequencies', () => {
 
   it('reject factors that are not positive and finite', () => {
     for (const bad of [0, -1, Number.NaN, Number.POSITIVE_INFINITY])
-      expect(() => checkFrequencyFactors(Float32Array.of(1, bad))).toThrow(FormatError);
+      expect(() => checkFrequencyFactors(Float32Array.of(1, bad), 'rope_freqs.weight')).toThrow(FormatError);
   });
 });
 

@@ -18,6 +18,8 @@ export type RopeScaling =
       readonly betaSlow: number;
       /** Weight of the ramp: 1 by default. */
       readonly extFactor: number;
+      /** How much of the sharpening is taken back; 0: nothing. */
+      readonly logMultiplier?: number;
     };
 
 export interface RopeConfig {
@@ -29,8 +31,8 @@ export interface RopeConfig {
   readonly scaling: RopeScaling;
   /** Multiplies every rotated query and key. */
   readonly attnFactor: number;
-  /** The file has a divisor per frequency (Llama 3's `rope_freqs.weight`). */
-  readonly hasFactors: boolean;
+  /** The tensor with a divisor per frequency, if there is one. */
+  readonly factors?: string;
 }
 
 export interface RopeFrequencies {
@@ -42,10 +44,8 @@ export interface RopeFrequencies {
 
 export function ropeFrequencies(rope: RopeConfig, factors?: ArrayLike<number>): RopeFrequencies {
   const pairs = rope.dims / 2;
-  if (rope.hasFactors !== (factors !== undefined) || (factors && factors.length !== pairs))
-    throw new ShapeError(
-      `RoPE over ${rope.dims} dimensions needs ${rope.hasFactors ? pairs : 'no'} frequency factors.`,
-    );
+  if ((rope.factors !== undefined) !== (factors !== undefined) || (factors && factors.length !== pairs))
+    throw new ShapeError(`RoPE over ${rope.dims} dimensions needs ${rope.factors ? pairs : 'no'} frequency factors.`);
   const { scaling } = rope;
   const frequencies = Float64Array.from({ length: pairs }, (_, i) => {
     const frequency = rope.base ** (-i / pairs) / (factors?.[i] ?? 1);
@@ -56,8 +56,13 @@ export function ropeFrequencies(rope: RopeConfig, factors?: ArrayLike<number>): 
     return interpolated * (1 - mix) + frequency * mix;
   });
   // Longer contexts flatten the softmax; this is YaRN's correction for it.
-  const sharpen = scaling.type === 'yarn' && scaling.extFactor !== 0 ? 1 + 0.1 * Math.log(scaling.factor) : 1;
+  const sharpen = scaling.type === 'yarn' && scaling.extFactor !== 0 ? yarnMagnitude(scaling) : 1;
   return { frequencies, magnitude: rope.attnFactor * sharpen };
+}
+
+function yarnMagnitude({ factor, logMultiplier = 0 }: RopeScaling & { type: 'yarn' }): number {
+  const magnitude = (multiplier: number) => 1 + 0.1 * multiplier * Math.log(Math.max(1, factor));
+  return magnitude(1) / magnitude(logMultiplier);
 }
 
 /** 1 for high-frequency pairs, which are kept, 0 for low-frequency pairs, which are interpolated. */
@@ -113,9 +118,8 @@ export function interleaveHalves(bytes: Uint8Array, rowBytes: number, headDim: n
 }
 
 /** Frequency factors from a file are divisors: each must be positive and finite. */
-export function checkFrequencyFactors(factors: Float32Array): Float32Array {
+export function checkFrequencyFactors(factors: Float32Array, name: string): Float32Array {
   const bad = factors.findIndex(x => !(x > 0 && Number.isFinite(x)));
-  if (bad >= 0)
-    throw new FormatError(`rope_freqs.weight has ${factors[bad]} at index ${bad}; factors must be positive.`);
+  if (bad >= 0) throw new FormatError(`${name} has ${factors[bad]} at index ${bad}; factors must be positive.`);
   return factors;
 }

@@ -1,60 +1,55 @@
 /** The tensors that a model must have, with their shapes in file order: a matrix is [inputs, outputs]. */
 import { FormatError, UnsupportedError } from '../util/errors.ts';
+import type { ModelConfig } from './config.ts';
 import { quote, type TensorInfo } from './gguf-header.ts';
 
 type NamedShape = readonly [name: string, ...shape: number[]];
 
-/** The part of a model's config that determines its tensors. */
-interface TensorDims {
-  architecture: string;
-  layers: number;
-  width: number;
-  heads: number;
-  kvHeads: number;
-  headDim: number;
-  ffn: number;
-  vocab: number;
-  rope: { dims: number; hasFactors: boolean };
-  qkvBias: boolean;
-  qkNorm: boolean;
-  tiedOutput: boolean;
-}
-
 /** The tensors outside the layers. */
-function globalTensors({ width, vocab, tiedOutput, rope }: TensorDims): NamedShape[] {
+function globalTensors({ width, vocab, tiedOutput, rope }: ModelConfig): NamedShape[] {
   const tensors: NamedShape[] = [
     ['token_embd.weight', width, vocab],
     ['output_norm.weight', width],
   ];
   if (!tiedOutput) tensors.push(['output.weight', width, vocab]);
-  if (rope.hasFactors) tensors.push(['rope_freqs.weight', rope.dims / 2]);
+  if (rope.factors) for (const name of ropeFactorTensors(rope.factors)) tensors.push([name, rope.dims / 2]);
   return tensors;
 }
 
-function layerTensors(config: TensorDims, layer: number): NamedShape[] {
-  const { width, heads, kvHeads, headDim, ffn } = config;
-  const prefix = `blk.${layer}.`;
-  const q = heads * headDim;
-  const kv = kvHeads * headDim;
-  const tensors: NamedShape[] = [
-    [`${prefix}attn_norm.weight`, width],
-    [`${prefix}attn_q.weight`, width, q],
-    [`${prefix}attn_k.weight`, width, kv],
-    [`${prefix}attn_v.weight`, width, kv],
-    [`${prefix}attn_output.weight`, q, width],
-    [`${prefix}ffn_norm.weight`, width],
-    [`${prefix}ffn_gate.weight`, width, ffn],
-    [`${prefix}ffn_up.weight`, width, ffn],
-    [`${prefix}ffn_down.weight`, ffn, width],
-  ];
-  if (config.qkvBias)
-    tensors.push([`${prefix}attn_q.bias`, q], [`${prefix}attn_k.bias`, kv], [`${prefix}attn_v.bias`, kv]);
-  if (config.qkNorm) tensors.push([`${prefix}attn_q_norm.weight`, headDim], [`${prefix}attn_k_norm.weight`, headDim]);
-  return tensors;
+/** LongRoPE has two, of which one is used. */
+const ropeFactorTensors = (used: string): string[] =>
+  used === 'rope_freqs.weight' ? [used] : ['rope_factors_long.weight', 'rope_factors_short.weight'];
+
+function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
+  const { width, heads, kvHeads, headDim, ffn, norms, qkNorm, qkvBias, fusedQkv, fusedGateUp } = config;
+  const [q, kv] = [heads * headDim, kvHeads * headDim];
+  const projections = Object.entries(fusedQkv ? { attn_qkv: q + 2 * kv } : { attn_q: q, attn_k: kv, attn_v: kv });
+  const tensors: NamedShape[] =
+    norms === 'outputs'
+      ? []
+      : [
+          ['attn_norm.weight', width],
+          ['ffn_norm.weight', width],
+        ];
+  tensors.push(
+    ...projections.map(([name, rows]): NamedShape => [`${name}.weight`, width, rows]),
+    ['attn_output.weight', q, width],
+    ...(fusedGateUp ? [] : [['ffn_gate.weight', width, ffn] as const]),
+    ['ffn_up.weight', width, fusedGateUp ? 2 * ffn : ffn],
+    ['ffn_down.weight', ffn, width],
+  );
+  if (norms !== 'inputs') tensors.push(['post_attention_norm.weight', width], ['post_ffw_norm.weight', width]);
+  if (qkvBias) tensors.push(...projections.map(([name, rows]): NamedShape => [`${name}.bias`, rows]));
+  if (qkNorm)
+    tensors.push(
+      ['attn_q_norm.weight', qkNorm === 'row' ? q : headDim],
+      ['attn_k_norm.weight', qkNorm === 'row' ? kv : headDim],
+    );
+  return tensors.map(([name, ...shape]) => [`blk.${layer}.${name}`, ...shape]);
 }
 
 /** Every expected tensor must exist with its shape, and no other: an unused tensor means an unsupported feature. */
-export function checkTensors(config: TensorDims, tensors: ReadonlyMap<string, TensorInfo>): void {
+export function checkTensors(config: ModelConfig, tensors: ReadonlyMap<string, TensorInfo>): void {
   const expected = new Set<string>();
   const check = ([name, ...shape]: NamedShape) => {
     const found = tensors.get(name);

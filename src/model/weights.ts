@@ -5,7 +5,9 @@ import { type Gguf, readTensorAsFloat32, readTensorInto, requireTensor } from '.
 import { interleaveHalves } from './rope.ts';
 
 export interface LayerWeights {
-  attentionNorm: Tensor;
+  /** Norms of the inputs of attention and feed-forward, and of their outputs, where the architecture has them. */
+  attentionNorm?: Tensor;
+  attentionOutputNorm?: Tensor;
   q: Weights;
   k: Weights;
   v: Weights;
@@ -15,7 +17,8 @@ export interface LayerWeights {
   qNorm?: Tensor;
   kNorm?: Tensor;
   attentionOutput: Weights;
-  ffnNorm: Tensor;
+  ffnNorm?: Tensor;
+  ffnOutputNorm?: Tensor;
   gate: Weights;
   up: Weights;
   down: Weights;
@@ -26,6 +29,11 @@ export interface ModelWeights {
   outputHead: Weights;
   outputNorm: Tensor;
   layers: LayerWeights[];
+}
+
+interface RowRange {
+  first: number;
+  rows: number;
 }
 
 export interface LoadProgress {
@@ -42,7 +50,7 @@ export async function loadWeights(
   device: Device,
   { signal, onProgress }: { signal?: AbortSignal; onProgress?: (progress: LoadProgress) => void } = {},
 ): Promise<ModelWeights> {
-  const { headDim, rope } = config;
+  const { heads, kvHeads, headDim, ffn, rope, fusedQkv, fusedGateUp } = config;
   const total = [...gguf.tensors.values()].reduce((sum, { bytes }) => sum + bytes, 0);
   let done = 0;
   const advance = (bytes: number) => {
@@ -51,53 +59,83 @@ export async function loadWeights(
     onProgress?.({ phase: 'load', done, total });
   };
   // Kernels rotate adjacent pairs: files that pair the halves of a head are reordered.
-  const needsInterleave = (name: string) => rope.pairing === 'halves' && /attn_[qk](_norm)?\.(weight|bias)$/.test(name);
+  const interleave = (bytes: Uint8Array, rowBytes: number) => {
+    if (rope.pairing === 'halves') interleaveHalves(bytes, rowBytes, headDim, rope.dims);
+  };
+  const noChange = () => {};
 
-  const matrix = async (name: string): Promise<Weights> => {
+  /** Some rows of a matrix, all by default. */
+  const matrix = async (name: string, part?: RowRange, reorder: typeof interleave = noChange): Promise<Weights> => {
     const tensor = requireTensor(gguf, name);
-    const [cols, rows] = tensor.shape;
+    const [cols, allRows] = tensor.shape;
+    const { first, rows } = part ?? { first: 0, rows: allRows };
+    const rowBytes = tensor.bytes / allRows;
     const weights = await device.loadWeights(tensor.type, rows, cols, async (into, start) => {
-      await readTensorInto(gguf, tensor, into, start);
-      if (needsInterleave(name)) interleaveHalves(into, tensor.bytes / rows, headDim, rope.dims);
+      await readTensorInto(gguf, tensor, into, first * rowBytes + start);
+      reorder(into, rowBytes);
     });
-    advance(tensor.bytes);
+    advance(rows * rowBytes);
     return weights;
   };
-  const vector = async (name: string): Promise<Tensor> => {
-    const data = await readTensorAsFloat32(gguf, requireTensor(gguf, name));
-    if (needsInterleave(name)) interleaveHalves(new Uint8Array(data.buffer), 4, headDim, rope.dims);
+  const vector = async (name: string, part?: RowRange, reorder: typeof interleave = noChange): Promise<Tensor> => {
+    const all = await readTensorAsFloat32(gguf, requireTensor(gguf, name));
+    const data = part ? all.slice(part.first, part.first + part.rows) : all;
+    reorder(new Uint8Array(data.buffer), 4);
+    return upload(data);
+  };
+  const upload = (data: Float32Array): Tensor => {
     const tensor = device.createTensor(1, data.length);
     device.writeRows(tensor, 0, data);
     advance(data.byteLength);
     return tensor;
   };
-  const optional = async (name: string) => (gguf.tensors.has(name) ? vector(name) : undefined);
+  const optional = async (name: string, ...rest: [part?: RowRange, reorder?: typeof interleave]) =>
+    gguf.tensors.has(name) ? vector(name, ...rest) : undefined;
+
+  const [q, kv] = [heads * headDim, kvHeads * headDim];
+  const fusedRows = { q: { first: 0, rows: q }, k: { first: q, rows: kv }, v: { first: q + kv, rows: kv } };
+  const loadLayer = async (layer: number): Promise<LayerWeights> => {
+    const tensorName = (name: string) => `blk.${layer}.${name}`;
+    const projection = async (name: 'q' | 'k' | 'v') => {
+      const tensor = tensorName(fusedQkv ? 'attn_qkv' : `attn_${name}`);
+      const part = fusedQkv ? fusedRows[name] : undefined;
+      const reorder = name === 'v' ? noChange : interleave;
+      return {
+        weights: await matrix(`${tensor}.weight`, part, reorder),
+        bias: await optional(`${tensor}.bias`, part, reorder),
+      };
+    };
+    const gateUp = (index: number) => (fusedGateUp ? { first: index * ffn, rows: ffn } : undefined);
+    const [queries, keys, values] = [await projection('q'), await projection('k'), await projection('v')];
+    return {
+      attentionNorm: await optional(tensorName('attn_norm.weight')),
+      attentionOutputNorm: await optional(tensorName('post_attention_norm.weight')),
+      q: queries.weights,
+      k: keys.weights,
+      v: values.weights,
+      qBias: queries.bias,
+      kBias: keys.bias,
+      vBias: values.bias,
+      qNorm: await optional(tensorName('attn_q_norm.weight'), undefined, interleave),
+      kNorm: await optional(tensorName('attn_k_norm.weight'), undefined, interleave),
+      attentionOutput: await matrix(tensorName('attn_output.weight')),
+      ffnNorm: await optional(tensorName('ffn_norm.weight')),
+      ffnOutputNorm: await optional(tensorName('post_ffw_norm.weight')),
+      gate: await matrix(tensorName(fusedGateUp ? 'ffn_up.weight' : 'ffn_gate.weight'), gateUp(0)),
+      up: await matrix(tensorName('ffn_up.weight'), gateUp(1)),
+      down: await matrix(tensorName('ffn_down.weight')),
+    };
+  };
 
   const embedding = await matrix('token_embd.weight');
   const layers: LayerWeights[] = [];
-  for (let i = 0; i < config.layers; i++) {
-    const tensorName = (name: string) => `blk.${i}.${name}`;
-    layers.push({
-      attentionNorm: await vector(tensorName('attn_norm.weight')),
-      q: await matrix(tensorName('attn_q.weight')),
-      k: await matrix(tensorName('attn_k.weight')),
-      v: await matrix(tensorName('attn_v.weight')),
-      qBias: await optional(tensorName('attn_q.bias')),
-      kBias: await optional(tensorName('attn_k.bias')),
-      vBias: await optional(tensorName('attn_v.bias')),
-      qNorm: await optional(tensorName('attn_q_norm.weight')),
-      kNorm: await optional(tensorName('attn_k_norm.weight')),
-      attentionOutput: await matrix(tensorName('attn_output.weight')),
-      ffnNorm: await vector(tensorName('ffn_norm.weight')),
-      gate: await matrix(tensorName('ffn_gate.weight')),
-      up: await matrix(tensorName('ffn_up.weight')),
-      down: await matrix(tensorName('ffn_down.weight')),
-    });
-  }
+  for (let layer = 0; layer < config.layers; layer++) layers.push(await loadLayer(layer));
+  const outputNorm = await readTensorAsFloat32(gguf, requireTensor(gguf, 'output_norm.weight'));
   return {
     embedding,
     outputHead: config.tiedOutput ? embedding : await matrix('output.weight'),
-    outputNorm: await vector('output_norm.weight'),
+    // The factor of the logits is in the norm before them.
+    outputNorm: upload(outputNorm.map(x => x * config.logitScale)),
     layers,
   };
 }

@@ -13,6 +13,7 @@ export interface StorageUse {
   isPersisted: boolean;
 }
 
+/** What the site has stored: files, the largest first, and how much of its quota is used. */
 export async function listStored(): Promise<StorageUse> {
   const { usage = 0, quota = 0 } = await navigator.storage.estimate();
   return { files: await listFiles(), usage, quota, isPersisted: await navigator.storage.persisted() };

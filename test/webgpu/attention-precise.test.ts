@@ -7,11 +7,11 @@ import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { zoo } from '../../src/codec/zoo.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import { CODEC_VARIANTS, maxScoreError, unequalHalvesCodec } from '../attention.ts';
-import { itAll, matrix } from '../matrix.ts';
+import { itAll, LONG_CASES, matrix } from '../matrix.ts';
 import { expectSameAsJs, FLOAT_ATTENTION } from './attention.ts';
 import { describeGpu, openWebGpu, SMALL_SHAPE } from './gpu.ts';
 
-const CODECS = [
+const EVERY_CODEC = [
   ...zoo.filter(spec => !/h(-raw)?$/.test(spec)),
   'vec-d2b4-own',
   'million-d8b12',
@@ -19,7 +19,24 @@ const CODECS = [
   ...CODEC_VARIANTS,
 ];
 
-/** Two kinds of pages in a kernel: SwiftShader compiles slowly. */
+/**
+ * One codec per text of a kernel, but for constants and tables; `npm run test:long` runs every codec. SwiftShader compiles
+ * each kernel for seconds.
+ */
+const CODECS = [
+  ...['q8_0', 'fp8', 'oaken', 'kivi4g32', 'q4_0', 'tq4-raw', 'tq4-haar', 'tq4-n32', 'tq4/tq3', 'tq35', 'tq25', 'tq2u'],
+  ...[
+    'oscar2g32',
+    'oscar2g32-xh',
+    'kivi2g32-token/kivi2g32-channel',
+    'vec-d4b8',
+    'million-d8b12',
+    'tri8i4/tq2',
+    'mead3',
+  ],
+];
+
+/** Two kinds of pages in a kernel. */
 const PAIRS = ['kivi2g32/tq3', 'tq4/vec-d2b4-own', 'tri4i16/oaken', 'mead2/kivi2g32', 'mead2u/mead2'];
 
 /** `npm test` has the WGSL of every kind of page in wgsl-golden.test.ts. */
@@ -31,8 +48,9 @@ const REPRESENTATIVES = {
 describeGpu('attention in precise mode', () => {
   const precise = () => openWebGpu({ precise: true });
 
-  it.each(matrix([...CODECS, ...PAIRS], REPRESENTATIVES))('%s: sealed pages and outputs like js', async spec =>
-    expectSameAsJs(await precise(), { spec }, FLOAT_ATTENTION),
+  it.each(matrix([...(LONG_CASES ? EVERY_CODEC : CODECS), ...PAIRS], REPRESENTATIVES))(
+    '%s: sealed pages and outputs like js',
+    async spec => expectSameAsJs(await precise(), { spec }, FLOAT_ATTENTION),
   );
 
   it.each(

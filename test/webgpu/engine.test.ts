@@ -37,6 +37,15 @@ async function open(kv: string, options: LoadOptions, model: Blob) {
 }
 
 describeGpu('models', () => {
+  it.each([
+    ['tq4u', false],
+    ['q4_0', true],
+  ])('%s with heads of 64: the device says whether attention unpacks pages: %s', async (kv, unpacks) => {
+    const model = await loadModel(blobOf({ headDim: 64 }), { kv, device: 'webgpu', warmUp: false });
+    expect(model.device.why.includes('attention unpacks pages to floats')).toBe(unpacks);
+    await model.dispose();
+  });
+
   it.each(
     matrix(
       [

@@ -58,9 +58,10 @@ export function createJsDevice(): Device {
     readBlock: async block => raw(block).slice(),
     writeBlock: (block, data) => raw(block).set(data),
     copyBlock: (from, to) => raw(to).set(raw(from)),
-    embed(table, ids, out) {
+    embed(table, ids, out, scale = 1) {
       for (let r = 0; r < ids.length; r++) {
-        floats(out).set(matrix(table).subarray(ids[r] * table.cols, (ids[r] + 1) * table.cols), r * table.cols);
+        const row = matrix(table).subarray(ids[r] * table.cols, (ids[r] + 1) * table.cols);
+        floats(out).set(scale === 1 ? row : row.map(x => x * scale), r * table.cols);
       }
     },
     rmsNorm,
@@ -85,14 +86,14 @@ export function createJsDevice(): Device {
   };
 }
 
-function rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
+function rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {
   const [from, w, to] = [floats(x), floats(weight), floats(out)];
   const n = weight.cols;
   for (let start = 0; start < rows * x.cols; start += n) {
     let sum = 0;
     for (let i = 0; i < n; i++) sum += from[start + i] ** 2;
     const scale = 1 / Math.sqrt(sum / n + eps);
-    for (let i = 0; i < n; i++) to[start + i] = from[start + i] * scale * w[i];
+    for (let i = 0; i < n; i++) to[start + i] = (accumulate ? to[start + i] : 0) + from[start + i] * scale * w[i];
   }
 }
 

@@ -10,7 +10,16 @@ import { floatBits } from '../float.ts';
 import type { WeightType } from '../weights/types.ts';
 import { Attention } from './attention.ts';
 import type { ArithmeticOptions } from './kernels/gemv.ts';
-import { f16ToF32, f32ToF16Heads, NORM, norm, ROPE, rope, SWIGLU, swiglu } from './kernels/norm-rope-swiglu.ts';
+import {
+  f16ToF32,
+  f32ToF16Heads,
+  norm,
+  normSignature,
+  ROPE,
+  rope,
+  SWIGLU,
+  swiglu,
+} from './kernels/norm-rope-swiglu.ts';
 import { type Allocation, addressOf, Memories } from './memories.ts';
 import { type Heap, type MemoryLimits, openMemory } from './memory.ts';
 import { moduleBytes, type Signature } from './module.ts';
@@ -58,7 +67,15 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const limits = { maxPages, shared };
   const heap = openMemory(limits);
   const pool = await createPool(heap.memory, heap.alloc(4 * CONTROL_WORDS), threads);
-  const kernels = [norm(), rope(), swiglu(), f32ToF16Heads(), f16ToF32(), ...projectionKernels(arithmetic)];
+  const kernels = [
+    norm(false),
+    norm(true),
+    rope(),
+    swiglu(),
+    f32ToF16Heads(),
+    f16ToF32(),
+    ...projectionKernels(arithmetic),
+  ];
   const bytes = moduleBytes(kernels, limits);
   await pool.load(bytes);
   const memories = new Memories(heap, pool, bytes, limits);
@@ -147,16 +164,16 @@ class WasmDevice implements Device {
     return this.projections.loadWeights(type, rows, cols, fill);
   }
 
-  embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
-    this.projections.embed(table, ids, out);
+  embed(table: Weights, ids: ArrayLike<number>, out: Tensor, scale = 1): void {
+    this.projections.embed(table, ids, out, scale);
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
     this.projections.project(x, rows, projections);
   }
 
-  rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
-    this.runSmall(rows, x.cols, NORM, {
+  rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {
+    this.runSmall(rows, x.cols, normSignature(accumulate), {
       x: addressOf(x),
       out: addressOf(out),
       weight: addressOf(weight),

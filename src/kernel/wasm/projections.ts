@@ -117,12 +117,15 @@ export class Projections {
     return { input: gemmArithmetic(format, this.arithmetic).activations, gemv, gemm };
   }
 
-  embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
+  embed(table: Weights, ids: ArrayLike<number>, out: Tensor, scale: number): void {
     const { type, rows, cols } = table;
     const { memory } = table as WasmWeights;
     const packed = this.memories.bytesAt(addressOf(table), packedBytes(type, rows, cols), memory);
-    for (let r = 0; r < ids.length; r++)
-      unpackRow(type, packed, ids[r], cols, this.memories.floatsAt(addressOf(out) + 4 * r * cols, cols));
+    for (let r = 0; r < ids.length; r++) {
+      const row = this.memories.floatsAt(addressOf(out) + 4 * r * cols, cols);
+      unpackRow(type, packed, ids[r], cols, row);
+      if (scale !== 1) for (let i = 0; i < cols; i++) row[i] *= scale;
+    }
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {

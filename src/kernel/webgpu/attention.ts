@@ -1,6 +1,6 @@
 /** Attention: work tables, dispatches over pages, tails and sinks, and the combination of their partial states. */
 
-import type { KvRun, KvView, Tensor } from '../device.ts';
+import type { KvLayer, KvRun, KvView, Tensor } from '../device.ts';
 import type { PageLayout } from '../page-layout.ts';
 import { tailBlockTokens } from '../visibility.ts';
 import { type AttentionTable, type Batch, buildAttentionTable, type WorkItems } from './attention-table.ts';
@@ -150,6 +150,11 @@ export class Attention {
         this.attendBatch(layer, q, out, view, { key, value, variant, angles }, batch, word, scale);
       }
     }
+  }
+
+  /** Only the general kernel, which reads all codecs as floats, has no loop bounds of its own. */
+  unpacks({ keys, values }: KvLayer): boolean {
+    return this.variantFor(this.codecOf(keys.layout), this.codecOf(values.layout)).pageLoops.length === 0;
   }
 
   private variantFor(key: GpuCodec, value: GpuCodec): AttentionVariant {

@@ -7,6 +7,7 @@ import type {
   Block,
   Device,
   KvBlocks,
+  KvLayer,
   KvRun,
   Projection,
   SampledTokens,
@@ -259,15 +260,16 @@ export class WebGpuDevice implements Device {
     (from as GpuBlock).pool.copy(from as GpuBlock, to as GpuBlock);
   }
 
-  embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
+  embed(table: Weights, ids: ArrayLike<number>, out: Tensor, scale = 1): void {
     this.flush();
-    this.rowOperations.embed(table as GpuWeights, ids, this.sampling.tokens, out);
+    this.rowOperations.embed(table as GpuWeights, ids, this.sampling.tokens, out, scale);
   }
 
-  rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
+  rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {
     this.flush();
-    if (rows === 1 && x !== out && x.cols === weight.cols) this.pending = { kind: 'norm', x, weight, eps, out };
-    else this.rowOperations.norm(x, rows, weight, eps, out);
+    if (rows === 1 && x !== out && x.cols === weight.cols && !accumulate)
+      this.pending = { kind: 'norm', x, weight, eps, out };
+    else this.rowOperations.norm(x, rows, weight, eps, out, accumulate);
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[], prompts = 0): void {
@@ -361,6 +363,10 @@ export class WebGpuDevice implements Device {
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
     this.flush();
     this.attention.attend(layer, q, out, runs, scale);
+  }
+
+  unpacks(layer: KvLayer): boolean {
+    return this.attention.unpacks(layer);
   }
 
   seal(layer: number, requests: readonly SealRequest[]): void {

@@ -11,25 +11,26 @@ export class RowOperations {
   constructor(private readonly gpu: Gpu) {}
 
   /** `sampled`: the tokens that handles among the ids stand for. */
-  embed({ cols, format, pieces }: GpuWeights, ids: ArrayLike<number>, sampled: GPUBuffer, out: Tensor): void {
+  embed(table: GpuWeights, ids: ArrayLike<number>, sampled: GPUBuffer, out: Tensor, scale: number): void {
+    const { cols, format, pieces } = table;
     this.gpu.reserveArena(4 * ids.length);
     const { word } = this.gpu.writeToArena(ids);
     const kernel = this.gpu.kernel(`embed ${format.name}`, () => embed(format));
     for (const { codes, scales, firstRow, rows } of pieces) {
       const buffers = [this.gpu.arena, sampled, codes, ...(format.integer ? [scales] : []), bufferForWriting(out)];
-      this.gpu.run(kernel, [cols / BLOCK, firstRow, rows, word], buffers, [workgroupsFor(cols), ids.length]);
+      this.gpu.run(kernel, [cols / BLOCK, firstRow, rows, word, scale], buffers, [workgroupsFor(cols), ids.length]);
     }
   }
 
-  norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
+  norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {
     const parts = (rows * x.cols) / weight.cols;
     const inPlace = x === out;
     const floats = [weight, x, ...(inPlace ? [] : [out])].map(bufferOf);
     bufferForWriting(out);
-    const int8 = inPlace || parts > rows ? [] : int8ForWriting(out);
+    const int8 = inPlace || accumulate || parts > rows ? [] : int8ForWriting(out);
     const fours = weight.cols % 4 === 0;
-    const kernel = this.gpu.kernel(`norm ${inPlace} ${fours} ${int8.length}`, () =>
-      norm(inPlace, fours, int8.length > 0),
+    const kernel = this.gpu.kernel(`norm ${inPlace} ${fours} ${int8.length} ${accumulate}`, () =>
+      norm(inPlace, fours, int8.length > 0, accumulate),
     );
     const groups = [Math.min(parts, 65535), Math.ceil(parts / 65535)];
     this.gpu.run(kernel, [weight.cols, eps, parts], [...floats, ...int8], groups);

@@ -4,10 +4,11 @@ import { Kernel } from '../module.ts';
 import { chunkRange, exp, f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
 import { chunked } from '../task.ts';
 
-/** out = x / rms(x) * weight, for each vector of n values. `eps` is the bits of an f32. */
-export const NORM = chunked('norm', 'x', 'out', 'weight', 'vectors', 'n', 'eps');
-export function norm(): Kernel {
-  const k = new Kernel(NORM);
+/** out = x / rms(x) * weight, or added to out, for each vector of n values. `eps` is the bits of an f32. */
+export const normSignature = (accumulate: boolean) =>
+  chunked(accumulate ? 'normAdd' : 'norm', 'x', 'out', 'weight', 'vectors', 'n', 'eps');
+export function norm(accumulate: boolean): Kernel {
+  const k = new Kernel(normSignature(accumulate));
   const { x, out, weight, vectors, n, eps, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, vectors, 1, chunk, chunks);
   k.for(from, to, 1, vector => {
@@ -24,7 +25,9 @@ export function norm(): Kernel {
     const scale = k.v128(f32x4.splat(f32.div(f32.const(1), f32.sqrt(f32.add(mean, f32.fromBits(eps))))));
     k.for(0, bytes, 16, i => {
       const scaled = f32x4.mul(v128.load(i32.add(source, i)), scale);
-      k.do(v128.store(i32.add(target, i), f32x4.mul(scaled, v128.load(i32.add(weight, i)))));
+      const normed = f32x4.mul(scaled, v128.load(i32.add(weight, i)));
+      const sum = accumulate ? f32x4.add(v128.load(i32.add(target, i)), normed) : normed;
+      k.do(v128.store(i32.add(target, i), sum));
     });
   });
   return k;

@@ -1,6 +1,6 @@
 /** Embedding lookup and RoPE. */
 
-import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
+import { f32, type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { BLOCK, type GpuFormat, ROW_TILE, scalesPerBlock, vectorsPerBlock } from '../weights.ts';
 import { each, ropeRotate, unpackHalves } from './snippets.ts';
 
@@ -12,8 +12,8 @@ const SIZE = 256;
  */
 export const embed = (format: GpuFormat): Kernel => ({
   name: `embed ${format.name}`,
-  summary: 'Looks up embedding rows.',
-  params: u32('blocks', 'firstRow', 'rows', 'ids'),
+  summary: 'Looks up embedding rows, times a factor.',
+  params: [...u32('blocks', 'firstRow', 'rows', 'ids'), ...f32('scale')],
   buffers: [
     readBuffer('data', 'u32'),
     readBuffer('sampled', 'u32'),
@@ -30,7 +30,7 @@ fn main(group: vec3u, lane: u32) {
   let row = id - p.firstRow;
   let i = group.x * ${SIZE} + lane;
   let cols = ${BLOCK} * p.blocks;
-  if (row < p.rows && i < cols) { out[group.y * cols + i] = weight(row, i); }
+  if (row < p.rows && i < cols) { out[group.y * cols + i] = weight(row, i) * p.scale; }
 }`,
 });
 

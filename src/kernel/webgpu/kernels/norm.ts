@@ -32,13 +32,13 @@ fn square(v: vec4f, sum: f32) -> f32 { return fma(v.w, v.w, fma(v.z, v.z, fma(v.
 
 /**
  * One workgroup per part, which is a row or a head. `fours`: vec4 access, for parts of a multiple of four values. `int8`:
- * quantized too; parts are then rows of whole blocks.
+ * quantized too; parts are then rows of whole blocks. `accumulate`: added to the output.
  */
-export const norm = (inPlace: boolean, fours: boolean, int8: boolean): Kernel => {
+export const norm = (inPlace: boolean, fours: boolean, int8: boolean, accumulate = false): Kernel => {
   const type = fours ? 'vec4f' : 'f32';
   const to = inPlace ? 'x' : 'out';
   return {
-    name: `norm${inPlace ? ' in place' : ''}${fours ? ' of fours' : ''}${int8 ? ' int8' : ''}`,
+    name: `norm${inPlace ? ' in place' : ''}${fours ? ' of fours' : ''}${int8 ? ' int8' : ''}${accumulate ? ' added' : ''}`,
     summary: 'RMS norm.',
     params: [...u32('length'), ...f32('eps'), ...u32('parts')],
     buffers: [
@@ -65,7 +65,7 @@ fn main(group: vec3u, lane: u32) {
     let live = i < length && part < p.parts;
     let y = x[start + min(i, length - 1)] * scale * weight[min(i, length - 1)];
     ${int8 ? 'to_int8(y, start + i, lane, live);' : ''}
-    if (live) { ${to}[start + i] = y; }
+    if (live) { ${to}[start + i] ${accumulate ? '+=' : '='} y; }
   }
 }`,
   };

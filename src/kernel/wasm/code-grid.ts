@@ -6,20 +6,22 @@ import type { CodeGrid } from '../page-layout.ts';
 import { type I32, i32, index, type Local } from './emit.ts';
 import type { Kernel } from './module.ts';
 
-interface GridShape extends CodeGrid {
+export interface GridShape extends CodeGrid {
   tokens: number;
   dims: number;
 }
 
-interface Plane {
+/** Codes of more than one power of two of bits are stored in planes of fewer bits. */
+export interface Plane {
   width: number;
   /** Position of its bits in a code. */
   shift: number;
+  /** Offset of its first byte in the head's block. */
   offset: number;
 }
 
 /** A grid of pairs is stored as nibbles over half as many dims. */
-function planesOf({ bits, order, tokens, dims, offset }: GridShape): Plane[] {
+export function planesOf({ bits, order, tokens, dims, offset }: GridShape): Plane[] {
   if (order === 'pairs') return [{ width: 4, shift: 0, offset }];
   let planeOffset = offset;
   let shift = 0;

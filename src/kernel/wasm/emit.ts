@@ -163,11 +163,8 @@ export const v128 = {
     lane,
   ],
   and: binary(78),
-  anyTrue: (a: V128) => expr('i32', a.code, simd(83)),
   or: binary(80),
   xor: binary(81),
-  /** Bits of a where the mask is 1, otherwise of b. */
-  bitselect: ternary(82),
   /** Bytes by index: 0 to 15 select from a, 16 to 31 from b. */
   shuffle: (a: V128, b: V128, bytes: readonly number[]) => expr('v128', a.code, b.code, simd(13), bytes),
   zero: constant(new ArrayBuffer(16)),
@@ -189,7 +186,6 @@ export const i8x16 = {
 
 export const i16x8 = {
   const: (...x: number[]) => constant(Int16Array.from(x.length === 1 ? Array(8).fill(x[0]) : x).buffer),
-  splat: (x: I32) => expr('v128', codeOf(x), simd(16)),
   add: binary(142),
   mul: binary(149),
   minS: binary(150),

@@ -10,8 +10,8 @@ import { headPasses, hoist, mapVectors, multiplyAdd, reduceAdd, reduceMax, round
 import { type AdditiveEncoding, maxColumns } from './additive.ts';
 import { addsColumnPairs, CODES_OFFSET, KEY_BOOK_BYTES, mapSize, QUAD_OFFSET } from './additive-key-tables.ts';
 import type { AttentionShape, KeyEmitter } from './attend.ts';
+import { addBytes, byteSums, clearByteSums, scoreByteSums } from './byte-sums.ts';
 import type { CodecTables } from './dequantize-page.ts';
-import { INTERLEAVE } from './lookup-table-keys.ts';
 
 /** Dims of a mapped query computed together; diagonal blocks are multiples of it. */
 const OCTET = 8;
@@ -255,8 +255,7 @@ function scoreColumns(
 ): void {
   // The page-relative queries are no longer needed.
   const [nibble] = hoist(k, base, [i8x16.const(15)]);
-  // Even and odd bytes are summed separately: `raw` adds 16-bit lanes with both, `odd` the high bytes alone.
-  const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
+  const sums = heads.map(() => byteSums(k));
   const nibbles = [0, 1].map(() => k.v128());
   const entry = k.v128();
   const [from, table] = [k.i32(), k.i32()];
@@ -264,38 +263,26 @@ function scoreColumns(
     for (const half of [0, 1]) {
       k.set(from, i32.add(codes, i32.shrU(token, 1)));
       k.set(table, i32.add(base, offsets.tables));
-      for (const { raw, odd } of sums) {
-        k.set(raw, v128.zero);
-        k.set(odd, v128.zero);
-      }
+      for (const headSums of sums) clearByteSums(k, headSums);
       k.forAddresses(books, end, 2 * KEY_BOOK_BYTES, book => {
         nibbles.forEach((local, n) => {
           const bytes = v128.load(i32.add(from, i32.load(book, KEY_BOOK_BYTES * n + CODES_OFFSET)));
           k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, nibble));
         });
         heads.forEach((g, i) => {
-          const { raw, odd } = sums[i];
           const [a, b] = nibbles.map((local, n) => swizzle(relaxed)(v128.load(table, 16 * (n * group + g)), local));
           for (const bytes of addsPairs ? [i8x16.add(a, b)] : [a, b]) {
             k.set(entry, bytes);
-            k.set(raw, i16x8.add(raw, entry));
-            k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
+            addBytes(k, sums[i], entry);
           }
         });
         k.increment(table, 2 * 16 * group);
       });
       const to = k.i32(index(scores, 4, token));
       heads.forEach((g, i) => {
-        const { raw, odd } = sums[i];
-        k.set(raw, i16x8.sub(raw, i16x8.shl(odd, 8)));
-        const [scale, constant] = [0, 4].map(part => k.v128(v128.load32Splat(base, offsets.scales + 8 * g + part)));
-        INTERLEAVE.forEach((lanes, eighth) => {
-          const eight = k.v128(v128.shuffle(raw, odd, lanes));
-          [i32x4.extendLowU(eight), i32x4.extendHighU(eight)].forEach((four, quarter) => {
-            const score = multiplyAdd(relaxed)(f32x4.fromI32(four), scale, constant);
-            k.do(v128.store(to, score, 4 * (g * pageTokens + 16 * half + 8 * eighth + 4 * quarter)));
-          });
-        });
+        scoreByteSums(k, relaxed, sums[i], base, offsets.scales + 8 * g, (score, n) =>
+          k.do(v128.store(to, score, 4 * (g * pageTokens + 16 * half + 4 * n))),
+        );
       });
     }
   });

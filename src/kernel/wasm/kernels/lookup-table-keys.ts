@@ -15,22 +15,19 @@ import {
   i32x4,
   index,
   type Local,
-  lanes16,
   type V128,
   v128,
 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { HEADS_PER_PASS, headPasses, multiplyAdd, ROUND, roundedToI32, swizzle, TINY } from '../ops.ts';
+import { HEADS_PER_PASS, headPasses, ROUND, roundedToI32, swizzle, TINY } from '../ops.ts';
 import type { AttentionShape, KeyEmitter } from './attend.ts';
+import { addBytes, byteSums, clearByteSums, scoreByteSums } from './byte-sums.ts';
 import { type CodeColumns, codeColumns, spanAddress, spanPair, VECTOR_BYTES } from './code-columns.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
 import { loadNorms } from './level-values.ts';
 import { addMeanScores } from './page-means.ts';
 import { prefetcher } from './prefetch.ts';
 import { applyMatrix } from './transform.ts';
-
-/** Shuffles that interleave the even and odd sums of bytes. */
-export const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
 
 /** Byte offsets in the transformed queries of a group. */
 function queryLayout({ count }: CodeColumns, { group, headDim }: AttentionShape, isCentered: boolean) {
@@ -222,7 +219,7 @@ function scoreTables(
   // The tables and scales are at the same place with and without floats after them.
   const offsets = queryLayout(columns, shape, false);
   const vectors = span / 16;
-  const byteSums = k.i32(scratch);
+  const pairSums = k.i32(scratch);
   const pairBytes = vectors * heads.length * 16;
   const sumOffset = (v: number, i: number) => 16 * (v * heads.length + i);
   const pair = [0, 1].map(() => [k.v128(), k.v128()]);
@@ -233,7 +230,7 @@ function scoreTables(
     const start = k.i32(spanAddress(planes[0], block, token));
     k.set(from, query);
     k.set(slot, i32.add(query, offsets.columns));
-    k.set(to, byteSums);
+    k.set(to, pairSums);
     k.for(0, count, 2, () => {
       for (const [c, address] of addresses.entries()) k.set(address, i32.add(start, i32.load(slot, 4 * c)));
       // 32 tokens share the loads of tables. Sums go to memory: stores bound how far V8 moves loads ahead.
@@ -257,7 +254,8 @@ function scoreTables(
   });
 
   function reduceSums(token: Local<'i32'>): void {
-    const [raw, odd, bytes] = [k.v128(), k.v128(), k.v128()];
+    const sums = byteSums(k);
+    const bytes = k.v128();
     const norm = [0, 1, 2, 3].map(() => k.v128());
     const pairs = count / 2;
     const unrolled = [8, 6, 5, 4, 3, 2].find(n => pairs % n === 0)!;
@@ -265,28 +263,18 @@ function scoreTables(
     for (let v = 0; v < vectors; v++) {
       for (const [n, local] of norm.entries()) k.set(local, norms(token, 16 * v + 4 * n));
       heads.forEach((head, i) => {
-        // Even and odd bytes are summed separately: `raw` adds 16-bit lanes with both, `odd` the high bytes alone.
-        k.set(raw, v128.zero);
-        k.set(odd, v128.zero);
-        k.set(to, byteSums);
+        clearByteSums(k, sums);
+        k.set(to, pairSums);
         k.for(0, pairs, unrolled, () => {
           for (let n = 0; n < unrolled; n++) {
             k.set(bytes, v128.load(to, n * pairBytes + sumOffset(v, i)));
-            k.set(raw, i16x8.add(raw, bytes));
-            k.set(odd, i16x8.add(odd, i16x8.shrU(bytes, 8)));
+            addBytes(k, sums, bytes);
           }
           k.increment(to, unrolled * pairBytes);
         });
-        k.set(raw, i16x8.sub(raw, i16x8.shl(odd, 8)));
-        const [scale, offset] = [0, 4].map(o => k.v128(v128.load32Splat(query, offsets.scales + 8 * head + o)));
-        INTERLEAVE.forEach((lanes, half) => {
-          const eight = k.v128(v128.shuffle(raw, odd, lanes));
-          [i32x4.extendLowU(eight), i32x4.extendHighU(eight)].forEach((four, quarter) => {
-            const n = 2 * half + quarter;
-            const score = multiplyAdd(relaxed)(f32x4.fromI32(four), scale, offset);
-            k.do(v128.store(out, f32x4.mul(score, norm[n]), 4 * (head * pageTokens + 16 * v + 4 * n)));
-          });
-        });
+        scoreByteSums(k, relaxed, sums, query, offsets.scales + 8 * head, (score, n) =>
+          k.do(v128.store(out, f32x4.mul(score, norm[n]), 4 * (head * pageTokens + 16 * v + 4 * n))),
+        );
       });
     }
   }

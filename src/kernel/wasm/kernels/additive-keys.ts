@@ -5,6 +5,7 @@
  */
 import type { PageLayout } from '../../page-layout.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, lanes32, v128 } from '../emit.ts';
+import { fieldOffsets } from '../fields.ts';
 import type { Kernel } from '../module.ts';
 import { headPasses, hoist, mapVectors, multiplyAdd, reduceAdd, reduceMax, roundToI32, swizzle, TINY } from '../ops.ts';
 import { type AdditiveEncoding, maxColumns } from './additive.ts';
@@ -24,16 +25,17 @@ const MAX_TABLE_ENTRY = 126;
 const QUERY_ONE = 256;
 const DOT_SHIFT = 23;
 
-/**
- * Scratch: page-relative queries, mapped queries, these as int16, lookup tables; then a scale and a constant per head.
- */
 function scratchLayout(shape: AttentionShape, encoding: AdditiveEncoding) {
   const { group, headDim } = shape;
-  const mapped = 4 * group * headDim;
-  const int16 = 2 * mapped;
-  const tables = int16 + 2 * group * headDim;
-  const scales = tables + (maxColumns(encoding, shape) + 1) * group * 16;
-  return { mapped, int16, tables, scales, bytes: scales + 8 * group };
+  return fieldOffsets({
+    pageRelative: 4 * group * headDim,
+    mapped: 4 * group * headDim,
+    /** The mapped queries as int16. */
+    int16: 2 * group * headDim,
+    tables: (maxColumns(encoding, shape) + 1) * group * 16,
+    /** A scale and a constant per head. */
+    scales: 8 * group,
+  });
 }
 
 export const additiveKeyScratch = ({ encoding }: PageLayout, shape: AttentionShape): number =>

@@ -3,6 +3,7 @@
  * bit-identical results. The last one to three rows are attended one by one.
  */
 import { f32, f32x4, type I32, i32, index, v128 } from '../emit.ts';
+import { fieldOffsets } from '../fields.ts';
 import type { Kernel } from '../module.ts';
 import { type AttentionShape, maskFirst, pageLoop, type ThreadScratch } from './attend.ts';
 import { packKeyBlocks, packValueBlocks, scoreTiles, sumTiles, TILE_QUERIES, TILE_SCRATCH } from './attention-tiles.ts';
@@ -14,16 +15,18 @@ const TILE_ROWS = TILE_QUERIES;
 /** Max rows per pass over a page. The page does not fit into the L1 cache, so passes are expensive. */
 const MAX_ROWS = 16;
 
-/** A thread's scratch: key and value blocks, then per row its queries, scores, constants and state table. */
+/** A thread's scratch. */
 function scratchLayout({ group, pageTokens }: AttentionShape, keyDims: number, valueDims: number) {
   const count = MAX_ROWS * group;
-  const values = 4 * pageTokens * keyDims;
-  const queries = values + 4 * pageTokens * valueDims;
-  const scores = queries + 4 * count * keyDims;
-  const constants = scores + 4 * count * pageTokens;
-  const stateTable = constants + 4 * count;
-  const tileSums = stateTable + 8 * count;
-  return { values, queries, scores, constants, stateTable, tileSums, bytes: tileSums + TILE_SCRATCH };
+  return fieldOffsets({
+    keyBlocks: 4 * pageTokens * keyDims,
+    valueBlocks: 4 * pageTokens * valueDims,
+    queries: 4 * count * keyDims,
+    scores: 4 * count * pageTokens,
+    constants: 4 * count,
+    stateTable: 8 * count,
+    tileSums: TILE_SCRATCH,
+  });
 }
 
 export const tiledScratch = (shape: AttentionShape, keyDims: number, valueDims: number): number =>
@@ -46,7 +49,12 @@ export function attendPagesTiled(
   return pageLoop(name, shape, keys, values, threadScratch, (k, oneRow, rows) => {
     const multiRow = k.i32(i32.add(oneRow, multiRowOffset));
     const at = (offset: number) => k.i32(i32.add(multiRow, offset));
-    const [keyBlocks, valueBlocks, queries, scores] = [0, offsets.values, offsets.queries, offsets.scores].map(at);
+    const [keyBlocks, valueBlocks, queries, scores] = [
+      offsets.keyBlocks,
+      offsets.valueBlocks,
+      offsets.queries,
+      offsets.scores,
+    ].map(at);
     const [constants, stateTable, tileSums] = [offsets.constants, offsets.stateTable, offsets.tileSums].map(at);
     const tiledRows = k.i32(i32.and(rows, -TILE_ROWS));
     return page => {

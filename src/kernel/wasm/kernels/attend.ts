@@ -224,7 +224,7 @@ export function combineSplits(
   const k = new Kernel(chunked(name, 'q', 'qStride', ...sources, 'position', 'out', 'outStride', 'rows', 'scale'));
   const { states, pages, sinks, sinkTokens, sinkCount, tail, tailTokens, tailStart } = k.params;
   const { q, qStride, position, out, outStride, rows, scale, chunk, chunks, thread } = k.params;
-  const rowShape = { size, dims: headDim, heads: group, relaxed: shape.relaxed } as const;
+  const rowShape = { size, dims: headDim, heads: group, stride: pageTokens, relaxed: shape.relaxed };
   const stride = stateBytes(headDim);
   const codedStride = stateBytes(codedDim);
   // The thread's scratch: queries, scores of a page, states, and one state after the inverse transform.
@@ -257,7 +257,7 @@ export function combineSplits(
         const n = k.i32(min(left, pageTokens));
         k.set(n, min(n, i32.sub(capacity, start)));
         const [keys, values] = [rowsAt(0, start, n), rowsAt(1, start, n)];
-        attendRows(k, rowShape, keys, values, n, queries, scores, pageTokens, state);
+        attendRows(k, rowShape, keys, values, n, queries, scores, state);
         k.set(start, i32.remU(i32.add(start, n), capacity));
         k.set(left, i32.sub(left, n));
       });

@@ -1,6 +1,7 @@
 /** The WASM module of one pair of codecs: seal pages, transform queries, attend pages, combine splits. */
 import type { PageLayout } from '../../page-layout.ts';
 import { index } from '../emit.ts';
+import { fieldOffsets } from '../fields.ts';
 import { moduleBytes } from '../module.ts';
 import { additiveKeyScratch, additiveKeys } from './additive-keys.ts';
 import { additiveValueScratch, additiveValues } from './additive-values.ts';
@@ -31,35 +32,32 @@ export interface CodecSide {
   tables: CodecTables;
 }
 
-/**
- * Offsets in a thread's scratch while it attends: scores, int8 queries, quantized probabilities, two bytes per code of
- * a page, keys and values of a page as floats, page-relative queries, and the scratch for many rows. Other kernels use
- * their own layout.
- */
+/** Offsets in a thread's scratch while it attends. Other kernels use their own layout. */
 function scratchLayout(shape: AttentionShape, keys: PageLayout, values: PageLayout) {
   const { group, pageTokens, headDim } = shape;
   const maxDim = Math.max(keys.codedDim, values.codedDim);
-  const quantizedKeys = 4 * group * pageTokens;
-  const probabilities = quantizedKeys + Math.max(int8DotKeyScratch(shape), lookupTableKeyScratch(keys, shape).score);
   const columnValues = columnSumScratch(shape) + Math.max(levelValueScratch(shape), affineValueScratch(values, shape));
-  const codes = probabilities + Math.max(columnValues, additiveValueScratch(values, shape));
-  const keyTile = codes + 2 * pageTokens * maxDim;
-  const valueTile = keyTile + 4 * pageTokens * maxDim;
-  const relativeQueries = valueTile + 4 * pageTokens * maxDim;
-  const multiRow =
-    relativeQueries +
-    16 * Math.ceil(Math.max(pageRelativeQueryBytes(keys, shape), additiveKeyScratch(keys, shape)) / 16);
-  const end = multiRow + tiledScratch(shape, keys.codedDim, values.codedDim);
+  const relativeQueries = Math.max(pageRelativeQueryBytes(keys, shape), additiveKeyScratch(keys, shape));
+  const attending = fieldOffsets({
+    scores: 4 * group * pageTokens,
+    quantizedKeys: Math.max(int8DotKeyScratch(shape), lookupTableKeyScratch(keys, shape).score),
+    probabilities: Math.max(columnValues, additiveValueScratch(values, shape)),
+    codes: 2 * pageTokens * maxDim,
+    keyTile: 4 * pageTokens * maxDim,
+    valueTile: 4 * pageTokens * maxDim,
+    relativeQueries: 16 * Math.ceil(relativeQueries / 16),
+    multiRow: tiledScratch(shape, keys.codedDim, values.codedDim),
+  });
   // In transformQuery: the scaled queries, then one or all of them after the transform.
   const transformed = 4 * group * headDim;
   const bytes = Math.max(
-    end,
+    attending.bytes,
     transformed + 4 * headDim,
     transformed + lookupTableKeyScratch(keys, shape).transform,
     combineSplitsScratch(shape),
     sealScratch(shape),
   );
-  return { quantizedKeys, probabilities, codes, keyTile, valueTile, relativeQueries, multiRow, transformed, bytes };
+  return { ...attending, transformed, bytes };
 }
 
 export const codecScratch = (shape: AttentionShape, keys: PageLayout, values: PageLayout): number =>

@@ -50,7 +50,7 @@ export function dequantizedKeys(
   const { codedDim } = layout;
   const { headDim, group, pageTokens, relaxed } = shape;
   const constantsOffset = 4 * group * codedDim;
-  const rows = { size: 4, dims: codedDim, heads: group, relaxed } as const;
+  const rows = { size: 4, dims: codedDim, heads: group, stride: pageTokens, relaxed } as const;
   const transform = (k: Kernel, queries: I32, head: I32, out: I32) => {
     const one = k.v128(f32x4.const(1));
     const to = k.i32(out);
@@ -88,7 +88,7 @@ export function dequantizedKeys(
     scorePage(k, page, query, scores, pageRope) {
       const transformed = queriesForPage(k, page, query, pageRope);
       const floats = contiguous(i32.add(page.scratch, buffers.floats), pageTokens);
-      scoreRows(k, rows, floats, transformed, scores, pageTokens);
+      scoreRows(k, rows, floats, transformed, scores);
       if (tables.mean !== undefined) addConstants(k, transformed, constantsOffset, group, scores, pageTokens);
     },
     gatherQueries(k, page, query, pageRope, queries, constants) {
@@ -130,14 +130,14 @@ export function dequantizedValues(
 ): DequantizedValues {
   const { codedDim } = layout;
   const { group, pageTokens, relaxed } = shape;
-  const rows = { size: 4, dims: codedDim, heads: group, relaxed } as const;
+  const rows = { size: 4, dims: codedDim, heads: group, stride: pageTokens, relaxed } as const;
   return {
     codedDim,
     floatsOffset: buffers.floats,
     beginPage: (k, page) => dequantize(k, callee, page, buffers),
     accumulatePage(k, { scratch }, scores, state) {
       const floats = contiguous(i32.add(scratch, buffers.floats), pageTokens);
-      softmaxAndSum(k, rows, floats, scores, pageTokens, pageTokens, state);
+      softmaxAndSum(k, rows, floats, scores, pageTokens, state);
     },
   };
 }

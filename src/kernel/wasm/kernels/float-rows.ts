@@ -10,6 +10,8 @@ export interface FloatRows {
   /** Values per row. */
   dims: number;
   heads: number;
+  /** The number of scores per head that there is space for. */
+  stride: number;
   /** Use fused multiply-adds if the engine has them. */
   relaxed: boolean;
 }
@@ -27,8 +29,8 @@ const loadRow = ({ size }: FloatRows, address: I32, offset = 0): V128 =>
   size === 4 ? v128.load(address, offset) : loadF16x4(address, offset);
 
 /** scores[head][stride] = query[head] . rows, four rows per iteration: the rows of a span are rounded up to a multiple of 4. */
-export function scoreRows(k: Kernel, rows: FloatRows, spans: RowSpans, query: I32, scores: I32, stride: number): void {
-  const { dims, size, heads } = rows;
+export function scoreRows(k: Kernel, rows: FloatRows, spans: RowSpans, query: I32, scores: I32): void {
+  const { dims, size, heads, stride } = rows;
   const madd = multiplyAdd(rows.relaxed);
   const rowBytes = dims * size;
   for (const pass of headPasses(heads)) {
@@ -62,17 +64,9 @@ export function scoreRows(k: Kernel, rows: FloatRows, spans: RowSpans, query: I3
 }
 
 /** Updates the sums of each head's state: sums = sums x correction + weights[head] . rows. */
-function sumRows(
-  k: Kernel,
-  rows: FloatRows,
-  spans: RowSpans,
-  weights: I32,
-  stride: number,
-  state: I32,
-  stateStride: number,
-  corrections: V128[],
-): void {
-  const { dims, size, heads } = rows;
+function sumRows(k: Kernel, rows: FloatRows, spans: RowSpans, weights: I32, state: I32, corrections: V128[]): void {
+  const { dims, size, heads, stride } = rows;
+  const stateStride = stateBytes(dims);
   const madd = multiplyAdd(rows.relaxed);
   for (const pass of headPasses(heads)) {
     // Many independent sums hide the latency of multiply-adds.
@@ -111,7 +105,7 @@ function vectorsPerPass(dims: number, heads: number): number {
 }
 
 /** Masks the scores from `count` up to the next multiple of 4. */
-function maskPadding(k: Kernel, scores: I32, heads: number, stride: number, count: I32): void {
+function maskPadding(k: Kernel, { heads, stride }: FloatRows, scores: I32, count: I32): void {
   const padded = k.i32(i32.and(i32.add(count, 3), -4));
   k.for(count, padded, 1, t => {
     for (let head = 0; head < heads; head++) {
@@ -126,22 +120,20 @@ export function softmaxAndSum(
   rows: FloatRows,
   values: RowSpans,
   scores: I32,
-  stride: number,
   padded: I32,
   state: I32,
 ): void {
   const stateStride = stateBytes(rows.dims);
   const corrections = Array.from({ length: rows.heads }, (_, head) => {
     const headState = i32.add(state, head * stateStride);
-    return k.v128(f32x4.splat(onlineSoftmax(k, i32.add(scores, 4 * head * stride), padded, headState, rows.relaxed)));
+    return k.v128(
+      f32x4.splat(onlineSoftmax(k, i32.add(scores, 4 * head * rows.stride), padded, headState, rows.relaxed)),
+    );
   });
-  sumRows(k, rows, values, scores, stride, state, stateStride, corrections);
+  sumRows(k, rows, values, scores, state, corrections);
 }
 
-/**
- * Attends `count` rows of keys and values; only the last span may have a number of rows that is not a multiple of 4.
- * `stride` is the number of scores per head that `scores` has space for.
- */
+/** Attends `count` rows of keys and values; only the last span may have a number of rows that is not a multiple of 4. */
 export function attendRows(
   k: Kernel,
   rows: FloatRows,
@@ -150,12 +142,11 @@ export function attendRows(
   count: I32,
   query: I32,
   scores: I32,
-  stride: number,
   state: I32,
 ): void {
   const n = k.i32(count);
   const padded = k.i32(i32.and(i32.add(n, 3), -4));
-  scoreRows(k, rows, keys, query, scores, stride);
-  maskPadding(k, scores, rows.heads, stride, n);
-  softmaxAndSum(k, rows, values, scores, stride, padded, state);
+  scoreRows(k, rows, keys, query, scores);
+  maskPadding(k, rows, scores, n);
+  softmaxAndSum(k, rows, values, scores, padded, state);
 }

@@ -57,7 +57,7 @@ function panelLayout({ group, mins }: PackedFormat, { activations }: GemmArithme
 /** `scratch` has GEMM_SCRATCH bytes per thread. */
 export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const k = new Kernel(gemmSignature(gemmKernelName(format, 'gemm')));
-  const { x, w, out, bias, accumulate, rows, outputs, cols, scratch, chunk, chunks, thread } = k.params;
+  const { x, w, rows, outputs, cols, scratch, chunk, chunks, thread } = k.params;
   const layout = panelLayout(format, arithmetic);
   const blocks = k.i32(i32.shrU(cols, 5));
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
@@ -127,7 +127,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
       k.for(first, end, 1, row => {
         for (let v = 0; v < PANEL_VECTORS; v++) {
           const [value, at] = [k.v128(v128.load(sum, 16 * v)), i32.add(o, 4 * v)];
-          k.if(i32.gtS(outputs, at), () => storeOutputs(k, value, out, row, outputs, at, bias, accumulate));
+          k.if(i32.gtS(outputs, at), () => storeOutputs(k, value, row, at));
         }
         k.increment(sum, 16 * PANEL_VECTORS);
       });

@@ -54,10 +54,11 @@ const STREAMS = 4;
 export const gemmSignature = (name: string) =>
   chunked(name, 'x', 'w', 'out', 'bias', 'accumulate', 'rows', 'outputs', 'cols', 'scratch');
 export type GemmSignature = ReturnType<typeof gemmSignature>;
+type GemmKernel = Kernel<GemmSignature['params'][number]>;
 
 export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const k = new Kernel(gemmSignature(gemmKernelName(format, 'gemv')));
-  const { x, w, out, bias, accumulate, outputs, cols, scratch, chunk, chunks } = k.params;
+  const { x, w, outputs, cols, scratch, chunk, chunks } = k.params;
   const blocks = k.i32(i32.shrU(cols, 5));
   const { from, to } = chunkRange(k, outputs, 4, chunk, chunks);
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
@@ -75,7 +76,7 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
           k.increment(block, blockBytes(format));
           k.increment(activations, ACTIVATION_TILE[arithmetic.activations].size);
         });
-        storeOutputs(k, sum, out, 0, outputs, o, bias, accumulate);
+        storeOutputs(k, sum, 0, o);
       });
     });
   });
@@ -99,16 +100,8 @@ function loadConstants(k: Kernel, format: PackedFormat, scratch: I32) {
 }
 
 /** out[row][o...] = (out +) sum (+ bias), for four outputs or as many as are left. */
-export function storeOutputs(
-  k: Kernel,
-  sum: Local<'v128'>,
-  out: I32,
-  row: I32,
-  outputs: I32,
-  o: I32,
-  bias: I32,
-  accumulate: I32,
-): void {
+export function storeOutputs(k: GemmKernel, sum: Local<'v128'>, row: I32, o: I32): void {
+  const { out, outputs, bias, accumulate } = k.params;
   const at = k.i32(index(out, 4, row, [outputs, o]));
   k.if(bias, () => k.set(sum, f32x4.add(sum, v128.load(index(bias, 4, o)))));
   k.if(accumulate, () => k.set(sum, f32x4.add(v128.load(at), sum)));

@@ -125,8 +125,7 @@ export class Attention {
       const blockTokens = tailBlockTokens(pageTokens);
       const tailBlocks = Math.ceil((position + count - sealedPages * pageTokens) / blockTokens);
       parts.push({
-        view,
-        sealedPages,
+        ...run,
         row: run.row + done,
         position,
         count,

@@ -214,6 +214,6 @@ export function chunkRange(k: Kernel, count: I32, unit: number, chunk: I32, chun
   const units = k.i32(i32.divU(i32.add(count, unit - 1), unit));
   const from = k.i32(i32.mul(i32.divU(i32.mul(units, chunk), chunks), unit));
   const to = k.i32(i32.mul(i32.divU(i32.mul(units, i32.add(chunk, 1)), chunks), unit));
-  k.set(to, i32.select(i32.ltS(to, count), to, count));
+  k.set(to, i32.min(to, count));
   return { from, to };
 }

@@ -43,7 +43,8 @@ export function affineValues(
       const step = k.v128();
       for (let group = 0; group < groups; group++) {
         const from = k.i32(i32.add(block, encoding.rangesOffset + 4 * group));
-        const to = k.i32(rangesAt(page.scratch, group));
+        const ranges = rangesAt(page.scratch, group);
+        const to = k.i32(ranges);
         k.for(0, pageTokens, 4, () => {
           for (const [n, pair] of pairs.entries()) k.set(pair, v128.load32Zero(from, 4 * groups * n));
           const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
@@ -54,12 +55,7 @@ export function affineValues(
           k.increment(from, 16 * groups);
           k.increment(to, 16);
         });
-        quantizeFactors(
-          k,
-          shape,
-          rangesAt(page.scratch, group),
-          i32.add(rangesAt(page.scratch, group), 8 * pageTokens),
-        );
+        quantizeFactors(k, shape, ranges, i32.add(ranges, 8 * pageTokens));
       }
     },
     accumulatePage(k, page, scores, state, next) {

@@ -65,7 +65,7 @@ export function attendPagesTiled(
 
       k.for(0, tiledRows, MAX_ROWS, row => {
         const left = k.i32(i32.sub(tiledRows, row));
-        const passRows = k.i32(i32.select(i32.ltS(left, MAX_ROWS), left, MAX_ROWS));
+        const passRows = k.i32(i32.min(left, MAX_ROWS));
         const count = k.i32(i32.mul(passRows, group));
         k.for(0, passRows, 1, r => {
           const rowIndex = k.i32(i32.add(row, r));

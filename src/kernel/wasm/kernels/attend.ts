@@ -143,7 +143,7 @@ export function pageLoop(
     });
     const first = k.i32(i32.mul(split, PAGES_PER_SPLIT));
     const end = k.i32(i32.add(first, PAGES_PER_SPLIT));
-    k.set(end, i32.select(i32.ltS(end, pages), end, pages));
+    k.set(end, i32.min(end, pages));
     k.for(first, end, 1, page => {
       const leaf = k.i32(leafAddress(page));
       const [keyPage, valuePage] = [k.i32(i32.add(leaf, keyOffset)), k.i32(i32.add(leaf, valueOffset))];
@@ -196,7 +196,7 @@ export function attendPages(
 /** Masks the first `skip` scores of every head. */
 export function maskFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
   const count = k.i32(skip);
-  k.set(count, i32.select(i32.ltS(count, pageTokens), count, pageTokens));
+  k.set(count, i32.min(count, pageTokens));
   k.for(0, count, 1, t => {
     for (let g = 0; g < group; g++) {
       k.do(f32.store(index(scores, 4, t), f32.const(MASKED), 4 * g * pageTokens));
@@ -241,7 +241,6 @@ export function combineSplits(
     scaleQueries(k, shape, index(q, qStride, row), head, factor, queries);
     for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
 
-    const min = (a: I32, b: I32) => i32.select(i32.ltS(a, b), a, b);
     /** Keys or values of the head, in a block of `capacity` tokens. */
     const headOffset = (side: 0 | 1, capacity: I32) =>
       i32.mul(i32.mul(i32.add(head, side * kvHeads), capacity), headDim * size);
@@ -254,8 +253,8 @@ export function combineSplits(
     ) => {
       const [start, left] = [k.i32(first), k.i32(count)];
       k.while(i32.gtS(left, 0), () => {
-        const n = k.i32(min(left, pageTokens));
-        k.set(n, min(n, i32.sub(capacity, start)));
+        const n = k.i32(i32.min(left, pageTokens));
+        k.set(n, i32.min(n, i32.sub(capacity, start)));
         const [keys, values] = [rowsAt(0, start, n), rowsAt(1, start, n)];
         attendRows(k, rowShape, keys, values, n, queries, scores, state);
         k.set(start, i32.remU(i32.add(start, n), capacity));
@@ -294,7 +293,7 @@ export function combineSplits(
       return emit => {
         const [block, left] = [k.i32(firstBlock), k.i32(n)];
         k.while(i32.gtS(left, 0), () => {
-          emit(i32.add(i32.load(block), offset), k.i32(min(left, blockTokens)));
+          emit(i32.add(i32.load(block), offset), k.i32(i32.min(left, blockTokens)));
           k.increment(block, 4);
           k.set(left, i32.sub(left, blockTokens));
         });

@@ -52,13 +52,12 @@ export function dequantizedKeys(
   const constantsOffset = 4 * group * codedDim;
   const rows = { size: 4, dims: codedDim, heads: group, stride: pageTokens, relaxed } as const;
   const transform = (k: Kernel, queries: I32, head: I32, out: I32) => {
-    const one = k.v128(f32x4.const(1));
     const to = k.i32(out);
     const matrix =
       layout.queryMatrix && k.i32(headMatrix(layout, layout.queryMatrix, tables.queryMatrix!, headDim, head));
     for (let g = 0; g < group; g++) {
       const query = k.i32(i32.add(queries, 4 * headDim * g));
-      applyMatrix(k, matrix, codedDim, headDim, query, one, i32.add(to, 4 * codedDim * g), layout.diagonalBlocks);
+      applyMatrix(k, matrix, codedDim, headDim, query, i32.add(to, 4 * codedDim * g), layout.diagonalBlocks);
       const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
       k.do(f32.store(to, constant, constantsOffset + 4 * g));
     }

@@ -73,7 +73,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
     const second = k.i32(i32.select(i32.gtS(i32.sub(outputs, o), 4), rowTileBytes, 0));
     k.for(0, rows, STRIP_ROWS, first => {
       const end = k.i32(i32.add(first, STRIP_ROWS));
-      k.set(end, i32.select(i32.ltS(end, rows), end, rows));
+      k.set(end, i32.min(end, rows));
       const forTiles = (body: (row: I32) => void) => {
         k.set(sum, sums);
         k.for(first, end, TILE_ROWS, row => {
@@ -89,7 +89,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
       const addPanels = (panelBlocks: number) =>
         k.for(0, blocks, panelBlocks, start => {
           k.set(count, i32.sub(blocks, start));
-          k.set(count, i32.select(i32.ltS(count, panelBlocks), count, panelBlocks));
+          k.set(count, i32.min(count, panelBlocks));
           const forBlocks = (body: () => void) => {
             k.set(target, panel);
             if (panelBlocks === 1) return body();

@@ -69,11 +69,10 @@ export function int8DotKeys(
     transformQuery(k, queries, _head, out) {
       const to = k.i32(out);
       const transformed = k.i32(keepsFloats ? i32.add(to, floatsOffset) : i32.add(queries, floatBytes));
-      const one = k.v128(f32x4.const(1));
       for (let g = 0; g < group; g++) {
         const query = k.i32(i32.add(queries, 4 * headDim * g));
         const target = k.i32(keepsFloats ? i32.add(transformed, 4 * headDim * g) : transformed);
-        applyMatrix(k, tables.queryMatrix, headDim, headDim, query, one, target);
+        applyMatrix(k, tables.queryMatrix, headDim, headDim, query, target);
         if (levels) quantizeQuery(k, shape, g, target, integers, undefined, to);
       }
     },

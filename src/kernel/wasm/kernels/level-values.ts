@@ -53,19 +53,12 @@ export function levelValues(
       const exponentiateScratch = k.i32(i32.add(probabilities, updateScratchOffset(shape)));
       const factors = k.i32(i32.add(normsAt(page.scratch), 4 * pageTokens));
       const exponentials = exponentiatePage(k, shape, scores, exponentiateScratch);
-      const quantized = quantizeProbabilities(k, shape, scores, probabilities, {
-        factors,
-        limit,
-        sumCodes: encoding.uniform,
-      });
+      const options = { factors, limit, sumCodes: encoding.uniform };
+      const quantized = quantizeProbabilities(k, shape, scores, probabilities, options);
       const maxFactor = k.v128(f32x4.splat(f32.mul(f32.load(factors, 2 * pageTokens), f32.const(step))));
       const updates = exponentials.map(({ exponent, sum }, g) => {
-        const { correction, scale: pageScale } = addPageToState(
-          k,
-          i32.add(state, g * stateBytes(headDim)),
-          exponent,
-          sum,
-        );
+        const headState = i32.add(state, g * stateBytes(headDim));
+        const { correction, scale: pageScale } = addPageToState(k, headState, exponent, sum);
         const scale = k.v128(f32x4.mul(pageScale, f32x4.mul(quantized[g].step, maxFactor)));
         // Uniform codes start at 0 instead of being centered.
         const centering = () => f32x4.mul(f32x4.splat(f32.mul(quantized[g].total(), f32.const(-max / 2))), scale);

@@ -75,10 +75,9 @@ export function lookupTableKeys(
     transformQuery(k, queries, _head, out, scratch) {
       const to = k.i32(out);
       const transformed = k.i32(i32.add(scratch, transformScratch));
-      const one = k.v128(f32x4.const(1));
       for (let g = 0; g < group; g++) {
         const query = k.i32(i32.add(queries, 4 * headDim * g));
-        applyMatrix(k, tables.queryMatrix, headDim, headDim, query, one, i32.add(transformed, 4 * headDim * g));
+        applyMatrix(k, tables.queryMatrix, headDim, headDim, query, i32.add(transformed, 4 * headDim * g));
       }
       if (isCentered) {
         k.for(0, 4 * group * headDim, 16, i => {

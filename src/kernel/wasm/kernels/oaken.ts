@@ -25,7 +25,7 @@ const zero = f32.const(0);
 function forEachBlock(k: Kernel, headDim: number, visit: (first: Local<'i32'>, end: Local<'i32'>) => void): void {
   k.for(0, headDim, BLOCK, first => {
     const end = k.i32(i32.add(first, BLOCK));
-    k.set(end, i32.select(i32.ltS(end, headDim), end, headDim));
+    k.set(end, i32.min(end, headDim));
     visit(first, end);
   });
 }
@@ -165,7 +165,7 @@ export function sealOaken({ k, shape, tail, page, block, head, codes }: SealCont
       k.set(fitsList, fits());
       k.if(i32.eqz(fitsList), () => k.set(count, 0));
       const at = k.i32(i32.add(block, i32.shrU(n, 1)));
-      const nibble = i32.select(i32.ltS(count, COUNT_IN_LIST), count, COUNT_IN_LIST);
+      const nibble = i32.min(count, COUNT_IN_LIST);
       const lowNibble = i32.select(i32.and(n, 1), i32.load8U(at, encoding.listCountsOffset), 0);
       k.do(i32.store8(at, i32.or(lowNibble, i32.shl(nibble, i32.mul(i32.and(n, 1), 4))), encoding.listCountsOffset));
       k.increment(n, 1);

@@ -42,7 +42,6 @@ export function sealPage(
   const y = layout.queryMatrix ? k.i32(i32.add(x, 4 * D * P)) : x;
   const codes = k.i32(i32.add(x, 8 * D * P));
   const vectors = k.i32(i32.add(codes, 2 * D * P));
-  const one = k.v128(f32x4.const(1));
   const encodeMatrix = layout.encodeMatrix ?? layout.queryMatrix;
   k.for(chunk, kvHeads, chunks, head => {
     loadTail(k, k.params, shape, head, x);
@@ -52,7 +51,7 @@ export function sealPage(
       const vector = k.i32(index(x, 4 * D, t));
       if (layout.ropeFrequencies) makePageRelative(k, D, pageRope, vector, vector);
       if (tables.mean !== undefined) addMean(k, tables.mean, head, D, f32.const(-1), vector);
-      if (matrix) applyMatrix(k, matrix, D, D, vector, one, index(y, 4 * D, t), layout.diagonalBlocks);
+      if (matrix) applyMatrix(k, matrix, D, D, vector, index(y, 4 * D, t), layout.diagonalBlocks);
     });
     storeMeans(k, layout, shape, { page, head }, y);
     const block = k.i32(blockAddress(layout, { page, head }));
@@ -185,11 +184,10 @@ function sealHybrid(
     packGrid(k, { ...grid, tokens: P, dims: endDim - firstDim }, tileOf(firstDim), block);
   }
   if (!residual) return;
-  const one = k.v128(f32x4.const(1));
   k.for(0, P, 1, t => {
     const vector = k.i32(index(y, 4 * D, t));
     storeScalar(k, residual.norms, block, t, vectorNorm(k, vector, D));
-    applyMatrix(k, tables.residual, D, D, vector, one, scratch);
+    applyMatrix(k, tables.residual, D, D, vector, scratch);
     k.for(0, D, 4, i => {
       const positive = v128.and(f32x4.ge(v128.load(index(scratch, 4, i)), v128.zero), i32x4.const(1));
       storeCodes(k, i32.add(index(codes, D, t), i), positive);

@@ -17,8 +17,8 @@ export function headMatrix(
 }
 
 /**
- * out[r] = factor x (matrix row r . x); rows and dims are multiples of 4. Without a matrix, out = factor x x. Only the
- * diagonal `blocks` of the matrix are read.
+ * out[r] = matrix row r . x; rows and dims are multiples of 4. Without a matrix, a copy. Only the diagonal `blocks` of
+ * the matrix are read.
  */
 export function applyMatrix(
   k: Kernel,
@@ -26,13 +26,12 @@ export function applyMatrix(
   rows: number,
   dims: number,
   x: I32,
-  factor: ReturnType<Kernel['v128']>,
   out: I32,
   blocks: readonly number[] = [dims],
 ): void {
   const [from, to] = [k.i32(x), k.i32(out)];
   if (matrix === undefined) {
-    mapVectors(k, 4 * dims, from, to, v => f32x4.mul(v, factor));
+    mapVectors(k, 4 * dims, from, to);
     return;
   }
   const acc = [0, 1, 2, 3].map(() => k.v128());
@@ -50,7 +49,7 @@ export function applyMatrix(
         for (const [n, sum] of acc.entries())
           k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(i32.add(row, i), 4 * dims * n))));
       });
-      k.do(v128.store(i32.add(to, r), f32x4.mul(horizontalSums(k, acc, f32x4.add), factor)));
+      k.do(v128.store(i32.add(to, r), horizontalSums(k, acc, f32x4.add)));
       k.increment(row, 16 * dims);
     });
   }

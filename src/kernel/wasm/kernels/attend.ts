@@ -13,6 +13,7 @@ import { pageRopeBytes } from '../page-rope.ts';
 import { chunked } from '../task.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
 import { attendRows, contiguous, type RowSpans } from './float-rows.ts';
+import type { PageHead } from './head-context.ts';
 import { clearState, MASKED, mergeStates, STATE_HEADER, stateBytes } from './online-softmax.ts';
 import type { PrefetchRange } from './prefetch.ts';
 import { addMean, applyTranspose, headMatrix } from './transform.ts';
@@ -36,9 +37,7 @@ export interface AttentionShape {
 export type ThreadScratch = (k: Kernel, thread: I32) => I32;
 
 /** The page of keys or values that is read, and the thread's scratch. */
-export interface PageArgs {
-  page: I32;
-  head: I32;
+export interface PageArgs extends PageHead {
   scratch: I32;
 }
 

@@ -7,7 +7,7 @@ import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, v128 }
 import { Kernel, signature } from '../module.ts';
 import { loadF16, loadF16x4 } from '../ops.ts';
 import { type AdditiveTables, dequantizeAdditive } from './additive.ts';
-import type { DequantizeContext } from './head-context.ts';
+import type { DequantizeContext, PageHead } from './head-context.ts';
 import { dequantizeMixedBits } from './mixed-bit-columns.ts';
 import { dequantizeOaken } from './oaken.ts';
 import { addMeans } from './page-means.ts';
@@ -35,7 +35,7 @@ export interface CodecTables {
 export const loadScalar = ({ bytes }: ScalarArray, address: I32): F32 =>
   bytes === 2 ? loadF16(address) : f32.load(address);
 
-export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, { page, head }: { page: I32; head: I32 }): I32 =>
+export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, { page, head }: PageHead): I32 =>
   index(i32.add(page, sharedBytes), blockBytes, head);
 
 /** Called from other kernels. `codes` is scratch of two bytes per value. */

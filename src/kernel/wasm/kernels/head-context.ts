@@ -4,11 +4,15 @@ import type { I32 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import type { Tail } from './tail.ts';
 
-interface HeadContext {
-  k: Kernel;
-  shape: PageShape;
+/** One KV head of a page. */
+export interface PageHead {
   page: I32;
   head: I32;
+}
+
+interface HeadContext extends PageHead {
+  k: Kernel;
+  shape: PageShape;
   /** The head's block in the page. */
   block: I32;
   /** Scratch of two bytes per value. */

@@ -3,9 +3,10 @@ import type { PageLayout, PageShape } from '../../page-layout.ts';
 import { f32x4, type I32, i32, index, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
+import type { PageHead } from './head-context.ts';
 
 /** Address of a head's mean. */
-const meanAddress = (offset: number, headDim: number, { page, head }: { page: I32; head: I32 }): I32 =>
+const meanAddress = (offset: number, headDim: number, { page, head }: PageHead): I32 =>
   index(i32.add(page, offset), 2 * headDim, head);
 
 /** Stores the mean of y, [token][dim] f32, and subtracts it as stored. */
@@ -13,7 +14,7 @@ export function storeMeans(
   k: Kernel,
   { meansOffset }: PageLayout,
   { headDim, pageTokens }: PageShape,
-  page: { page: I32; head: I32 },
+  page: PageHead,
   y: I32,
 ): void {
   if (meansOffset === undefined) return;
@@ -42,7 +43,7 @@ export function addMeans(
   k: Kernel,
   { meansOffset, codedDim }: PageLayout,
   { headDim, pageTokens }: PageShape,
-  page: { page: I32; head: I32 },
+  page: PageHead,
   out: I32,
 ): void {
   if (meansOffset === undefined) return;
@@ -62,7 +63,7 @@ export function addMeanScores(
   k: Kernel,
   { meansOffset }: PageLayout,
   { headDim, group, pageTokens }: PageShape & { group: number },
-  page: { page: I32; head: I32 },
+  page: PageHead,
   queries: I32,
   scores: I32,
 ): void {

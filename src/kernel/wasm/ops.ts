@@ -21,7 +21,7 @@ export const MAX_INT16 = 32767;
 /** Keeps a divisor above zero; far below any value that matters. */
 export const TINY = 1e-30;
 
-/** Adding it rounds a float to an integer, which is then in the low bits: their difference to its own bits. */
+/** Adding it to a float rounds to an integer, which is what the bits of the sum exceed ROUND_BITS by. */
 export const ROUND = 1.5 * 2 ** 23;
 const ROUND_BITS = 0x4b400000;
 

@@ -5,15 +5,17 @@
  *
  * With --device webgpu: the GPU against wasm, for each codec.
  */
+
 import { spawnSync } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
+import { parseSpec } from '../src/codec/spec.ts';
 import { type Engine, type EngineOptions, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { logSoftmax } from '../src/engine/log-probs.ts';
 import { resolveProfile } from '../src/engine/profile.ts';
 import { step } from '../src/engine/step.ts';
 import { measureDivergence } from '../src/eval/divergence.ts';
-import { choosePlan } from '../src/plan/auto.ts';
+import { choosePlan, parsePlanSpec } from '../src/plan/auto.ts';
 import { createPlan } from '../src/plan/plan.ts';
 import { InputError } from '../src/util/errors.ts';
 
@@ -97,7 +99,7 @@ async function perplexity(model: string, ids: readonly number[], threads: number
   const found = peers ? ['off', 'on'].map(flash => runLlama(model, ids, flash, threads, positions)) : [];
   for (const precise of [true, false]) {
     const file = await openModelFile(model);
-    const cache = { plan: createPlan('f16', file.config), context: positions };
+    const cache = { plan: createPlan(parseSpec('f16'), file.config), context: positions };
     const engine = await loadEngine(file, cache, { device: 'wasm', threads, precise });
     const [row] = await measureDivergence(engine, ids, { plans: [], context: positions, rows: PERPLEXITY_ROWS });
     found.push({ name: precise ? 'wasm, precise' : 'wasm', value: row.perplexity });
@@ -133,8 +135,8 @@ async function predict(
   cache: string,
 ): Promise<Float32Array[]> {
   const file = await openModelFile(model);
-  const { profile } = await resolveProfile(file, [cache]);
-  const plan = choosePlan(cache, planShape(file), profile);
+  const { profile } = await resolveProfile(file, [parsePlanSpec(cache)]);
+  const plan = choosePlan(parsePlanSpec(cache), planShape(file), profile);
   const context = ids.length + 1;
   const engine: Engine = await loadEngine(file, { plan, context }, options);
   const sequence = engine.openSequence(plan, context);

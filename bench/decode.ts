@@ -4,9 +4,11 @@
  * Validates first: before a page is sealed, every codec must give the same logits as f16. Deep contexts are filled by
  * repeating the pages of a real prompt: time does not depend on their contents.
  */
+
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { formatTable } from '../src/cli/table.ts';
+import { parseSpec } from '../src/codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import { createPlan } from '../src/plan/plan.ts';
@@ -42,7 +44,7 @@ export async function benchDecode(options: Options): Promise<void> {
   const specs = options.kv.split(',');
   const file = await openModelFile(options.model);
   const { layers, kvHeads } = file.config;
-  const cache = { plan: createPlan('f16', file.config), context: Math.max(...depths) + 1024 };
+  const cache = { plan: createPlan(parseSpec('f16'), file.config), context: Math.max(...depths) + 1024 };
   const engine = await loadEngine(file, cache, { device: 'wasm', threads, prefillChunk: PROMPT });
   await validate(engine, specs);
   const ours: Row[] = [];

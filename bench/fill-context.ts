@@ -23,7 +23,7 @@ export async function fillTo({ device }: Engine, sequence: Sequence, depth: numb
 
 /** A plan for timing: calibrated codecs are trained on Gaussian noise, the same for every layer. */
 export function benchPlan(spec: string, { layers, ...shape }: PlanShape): Plan {
-  if (!needsProfile(spec)) return createPlan(spec, { layers, ...shape });
+  if (!needsProfile(parseSpec(spec))) return createPlan(parseSpec(spec), { layers, ...shape });
   const samples = gaussianSamples(shape, 1024);
   const codec = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
   return createPlanFromCodecs(spec, windowOf(parseSpec(spec)), Array(layers).fill(codec));

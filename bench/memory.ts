@@ -4,7 +4,9 @@
  *
  * Pages past the prompt are copies of its pages: they take the same memory.
  */
+
 import { formatTable } from '../src/cli/table.ts';
+import { parseSpec } from '../src/codec/spec.ts';
 import { loadEngine, openModelFile } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import { memoryReport } from '../src/plan/memory.ts';
@@ -33,7 +35,7 @@ export async function benchMemory(options: Options): Promise<void> {
   const file = await openModelFile(options.model);
   note('header, tokenizer');
   const context = depth + 1024;
-  const plan = createPlan(spec, file.config);
+  const plan = createPlan(parseSpec(spec), file.config);
   const engine = await loadEngine(file, { plan, context }, { device: 'wasm', threads: Number(options.threads) });
   note('weights');
   const sequence = engine.openSequence(plan, context);

@@ -2,9 +2,11 @@
  * How fast does a whole model generate on the GPU, by depth and batch? With random weights. Batches are measured with and
  * without `batchInvariant`. Validates first: a sequence has the same logits alone and in a batch, bit by bit or nearly.
  */
+
 import { createSequence } from '../src/cache/create-sequence.ts';
 import type { Sequence } from '../src/cache/sequence.ts';
 import { formatTable } from '../src/cli/table.ts';
+import { parseSpec } from '../src/codec/spec.ts';
 import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';
 import type { ModelConfig } from '../src/model/config.ts';
 import { type Chunk, createScratch, forward } from '../src/model/forward.ts';
@@ -86,7 +88,7 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
     const works = batchInvariant ? [...depths, ...batches] : device.info.matrices ? batches : [];
     for (const kv of works.length > 0 ? options.kv.split(',') : []) {
       // One plan for all sequences, so that they share dispatches.
-      const cache = { kv, plan: createPlan(kv, shape) };
+      const cache = { kv, plan: createPlan(parseSpec(kv), shape) };
       await validate(device, model, cache, batchInvariant);
       for (const { batch, depth } of works) {
         const measured = await decode(device, model, cache, batch, depth, options.breakdown);

@@ -57,8 +57,9 @@ function listMembers(members) {
   for (const member of members) {
     if (!member.name || !isIdentifier(member.name) || /^(static|private)\b/.test(member.getText())) continue;
     const doc = docOf(checker.getSymbolAtLocation(member.name));
-    if (isBare && !doc) lines[lines.length - 1] += `, ${code(textOf(member))}`;
-    else lines.push(`  - ${code(textOf(member))}${afterColon(doc)}`);
+    const text = code(member.body ? member.name.text + signature(member) : textOf(member));
+    if (isBare && !doc) lines[lines.length - 1] += `, ${text}`;
+    else lines.push(`  - ${text}${afterColon(doc)}`);
     isBare = !doc;
   }
   return lines;

@@ -79,10 +79,12 @@ export {
   InputError,
   KvasirError,
   NetworkError,
+  type OptionNames,
   QualityError,
   ShapeError,
   SpecError,
   UnsupportedError,
+  type Wording,
 } from './util/errors.ts';
 export {
   type CacheOptions,

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { F16 } from '../src/codec/spec.ts';
 import { loadEngine, openModelFile } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import type { DeviceName } from '../src/kernel/open.ts';
@@ -90,7 +91,7 @@ function llamaCpp(path: string, ids: readonly number[]): number[][] {
 
 async function kvasir(path: string, device: DeviceName, ids: readonly number[]): Promise<Float32Array[]> {
   const file = await openModelFile(path);
-  const plan = createPlan('f16', { ...file.config, pageTokens: 64 });
+  const plan = createPlan(F16, { ...file.config, pageTokens: 64 });
   const engine = await loadEngine(file, { plan, context: TOKENS }, { device, precise: true });
   const sequence = engine.openSequence(plan, TOKENS);
   const rows: Float32Array[] = [];

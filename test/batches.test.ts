@@ -1,7 +1,9 @@
 /** On the wasm device, a sequence's logits have the same bits alone and in any batch, in chunks of any size. */
+
 import { expect, it } from 'vitest';
 import type { Sequence } from '../src/cache/sequence.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
+import { parseSpec } from '../src/codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import type { Chunk } from '../src/model/forward.ts';
@@ -17,7 +19,7 @@ const tokensOf = (length: number) => Array.from({ length }, (_, i) => 3 + ((i * 
 /** The last logits of sequences of these lengths, run as one batch, `chunk` rows at a time. */
 async function lastLogits(kv: string, lengths: readonly number[], chunk: number): Promise<Float32Array[]> {
   const file = await openModelFile(model);
-  const plan = createPlan(kv, file.config);
+  const plan = createPlan(parseSpec(kv), file.config);
   const engine = await loadEngine(file, { plan, context: 1024 }, { device: 'wasm', threads: 2, prefillChunk: chunk });
   const sequences = lengths.map(() => engine.openSequence(plan, 1024));
   const last: Float32Array[] = [];
@@ -80,7 +82,7 @@ it.each(
   }),
 )('%s: 1 to 16 decoding sequences at different depths and a prompt give the same bits as each alone', async kv => {
   const file = await openModelFile(quantized);
-  const cache = { plan: createPlan('f16', file.config), context: 1024 };
+  const cache = { plan: createPlan(parseSpec('f16'), file.config), context: 1024 };
   const engine = await loadEngine(file, cache, { device: 'wasm', threads: 2, prefillChunk: 512 });
   // A pass adapts to the speed of the machine; here all rows of a step run in one pass.
   const oneBatch: Engine = { ...engine, batchSize: { rows: 512, adapt() {} } };

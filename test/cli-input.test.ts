@@ -86,7 +86,7 @@ describe('the prompt', () => {
 
 describe('errors name options of the command line', () => {
   const MISTAKES: [string[], RegExp][] = [
-    [['hi', '--context', '2'], /use a larger --context, or use --overflow slide/],
+    [['hi', '--context', '2'], /a larger --context, or use --overflow slide/],
     [['hi', '--top-p', '7'], /--top-p .*must be .*above 0/],
     [['hi', '--kv', 'tq4', '--context-memory', '1MB'], /use --kv auto with it, not "tq4"/],
     [['hi', '--temperature', 'hot'], /option '--temperature <t>' argument 'hot' is invalid/],

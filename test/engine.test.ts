@@ -190,7 +190,7 @@ describe.each(quickDevices)('the end of the context on %s', device => {
     expect(await ask(500)).toEqual([
       'length',
       4,
-      'The context of 64 tokens is full: the answer ended after 4 tokens, and maxTokens allowed 500.',
+      'The context of 64 tokens is full: the answer ended after 4 tokens, and the limit was 500.',
     ]);
   });
 

@@ -1,6 +1,8 @@
 /** A model and its scheduler, with a device that counts passes, can fail, and can sample as a GPU does. */
+
 import type { KvCache } from '../src/cache/kv-cache.ts';
 import { type Conversation, createConversation } from '../src/chat/conversation.ts';
+import { parseSpec } from '../src/codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { type GenerateOptions, generate } from '../src/engine/generate.ts';
 import { createConstraints } from '../src/engine/grammar/constraint.ts';
@@ -54,7 +56,7 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
   const { device = 'js', kv = 'tq4', maxSequences = 8, pages, prefillChunk = 32, samples, msPerRow } = options;
   const context = 1024;
   const file = await openModelFile(new Blob([writeGguf(tinyModel(options.model ?? MODEL))]));
-  const plan = withMode(createPlan(kv, planShape(file, 16)), options.kvMode ?? 'packed');
+  const plan = withMode(createPlan(parseSpec(kv), planShape(file, 16)), options.kvMode ?? 'packed');
   const engine = await loadEngine(file, { plan, context }, { device, prefillChunk });
   const capacity =
     pages === undefined ? options.capacity?.(plan) : maxSequences * fixedBytes(plan) + pages * plan.leaf.bytes;

@@ -1,10 +1,12 @@
 /** Outliers that do not fit into a page are counted on every device, and evaluation reports them. */
+
 import { expect, it } from 'vitest';
 import { countOutliers, formatOutliers } from '../src/cache/outliers.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
 import { createCodec, learn } from '../src/codec/kv.ts';
 import { samplesOf } from '../src/codec/learned.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
+import { parseSpec } from '../src/codec/spec.ts';
 import { loadEngine, openModelFile } from '../src/engine/engine.ts';
 import { measureDivergence } from '../src/eval/divergence.ts';
 import type { Device, Outliers } from '../src/kernel/device.ts';
@@ -60,7 +62,7 @@ it('evaluation sums them over all rows and prints them', async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel())]));
   const { layers } = file.config;
   const shape = { ...file.config, pageTokens };
-  const engine = await loadEngine(file, { plan: createPlan('f16', shape), context }, { device: 'js' });
+  const engine = await loadEngine(file, { plan: createPlan(parseSpec('f16'), shape), context }, { device: 'js' });
   // Learned from much smaller vectors, so that all vectors of the model are outliers.
   const small = samplesOf(
     normals(createRandom(1), 64 * shape.kvHeads * shape.headDim).map(x => x / 1e4),

@@ -1,6 +1,8 @@
 /** A real model against llama.cpp: log probabilities of the tokens that llama.cpp generated (test/fixtures/smollm2.json). */
+
 import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
+import { parseSpec } from '../src/codec/spec.ts';
 import { loadEngine, openModelFile } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import { loadModel } from '../src/index.ts';
@@ -30,7 +32,7 @@ describeWithFile(smolModel, 'SmolLM2', path => {
     { timeout: 300_000 },
     async kv => {
       const file = await openModelFile(path);
-      const plan = createPlan(kv, { ...file.config, pageTokens: 16 });
+      const plan = createPlan(parseSpec(kv), { ...file.config, pageTokens: 16 });
       const engine = await loadEngine(file, { plan, context: 128 }, { precise: true });
       const tokens = [...promptIds, ...ids.slice(0, -1)];
       const found: { logprob: number; isTop: boolean }[] = [];

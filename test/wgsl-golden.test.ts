@@ -3,11 +3,13 @@
  * to review changes. Needs no GPU. If a change is intended, write them again with
  * `KVASIR_GOLDEN=write npx vitest run wgsl-golden`.
  */
+
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 import { leafLayout } from '../src/cache/leaf.ts';
 import { createCodec, placeholderLearned } from '../src/codec/kv.ts';
 import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
+import { parseSpec } from '../src/codec/spec.ts';
 import { codecKernels, type DumpOptions, dumpKernel, kernelName, plannedKernels } from '../src/kernel/webgpu/dump.ts';
 import type { Kernel } from '../src/kernel/webgpu/kernel.ts';
 
@@ -21,7 +23,7 @@ const WIDE = { headDim: 128 };
 function attention(spec: string, rows = 1, options: Partial<DumpOptions> = {}): Promise<Kernel[]> {
   const { headDim = SHAPE.headDim } = options;
   const shape = { ...SHAPE, headDim, ropeFrequencies: createRopeFrequencies(headDim) };
-  const [layer] = leafLayout([createCodec(spec, shape, placeholderLearned(spec, shape))]).layers;
+  const [layer] = leafLayout([createCodec(spec, shape, placeholderLearned(parseSpec(spec), shape))]).layers;
   return codecKernels(layer, rows, { ...SHAPE, subgroupSize: 32, ...options });
 }
 

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type AnswerDelta, loadModel, type Model, type Token } from '../src/index.ts';
+import { decodeError, encodeError } from '../src/util/error-message.ts';
 import * as errors from '../src/util/errors.ts';
 import { connectService, type RemoteService } from '../src/worker/connect.ts';
 import { createService } from '../src/worker/create-service.ts';
-import { decodeError, encodeError } from '../src/worker/error-message.ts';
 import { hostService } from '../src/worker/host.ts';
 import { messagePort } from '../src/worker/port.ts';
 import type { Port } from '../src/worker/protocol.ts';
@@ -209,15 +209,24 @@ describe('the message protocol', () => {
       'A request must be plain data',
     );
     await expect(service.tokenize('a', { bos: (() => {}) as never })).rejects.toThrow(errors.InputError);
-    const { assert: _, ...classes } = errors;
+    const { assert: _, optionError, ...classes } = errors;
     for (const one of Object.values(classes)) {
       const copy = decodeError(structuredClone(encodeError(Object.assign(new one('why'), { code: 'x' }))));
       expect(copy).toBeInstanceOf(one);
       expect(copy).toMatchObject({ name: one.name, message: 'why', code: 'x' });
     }
     const bug = new TypeError('x is not a function');
-    const named = new errors.InputError('tools[0] is wrong.', { path: 'tools[0]' });
-    expect(decodeError(structuredClone(encodeError(named)))).toMatchObject({ name: 'InputError', path: 'tools[0]' });
+    const copyOf = (error: Error) => decodeError(structuredClone(encodeError(error))) as errors.KvasirError;
+    const named = copyOf(optionError('tools[0]', 'is wrong.'));
+    expect(named).toMatchObject({ name: 'InputError', option: 'tools[0]', message: 'tools[0] is wrong.' });
+    expect(named.describe(option => `--${option}`)).toBe('--tools[0] is wrong.');
+    const advice = copyOf(
+      new errors.ContextError(option => `Use ${option('kv', 'tq4')}, or raise ${option('context')}.`),
+    );
+    expect(advice.message).toBe("Use kv: 'tq4', or raise context.");
+    expect(advice.describe((option, value) => `--${option}=${value}`)).toBe(
+      'Use --kv=tq4, or raise --context=undefined.',
+    );
     expect(decodeError(encodeError(bug))).toMatchObject({ name: 'Error', message: bug.message, stack: bug.stack });
   });
 

@@ -1,4 +1,5 @@
 /** Measures the plans that the results do not have yet, and stores them after every group of plans. */
+import { parseSpec } from '../../src/codec/spec.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { measureDivergence } from '../../src/eval/divergence.ts';
 import { createPlan, type Plan, type PlanShape, planBytes } from '../../src/plan/plan.ts';
@@ -74,7 +75,7 @@ export class Plans {
     const id = planId(key);
     const plan =
       this.#plans.get(id) ??
-      createPlan(key.kv, { ...this.#shape, pageTokens: key.pageTokens }, this.#profiles.get(key.profile));
+      createPlan(parseSpec(key.kv), { ...this.#shape, pageTokens: key.pageTokens }, this.#profiles.get(key.profile));
     this.#plans.set(id, plan);
     return plan;
   }

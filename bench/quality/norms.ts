@@ -3,9 +3,11 @@
  * first tokens: their norms against the median of the later ones, the share of a channel's range that only they need, and
  * their error after quantization to 2 bits, relative to their own norm.
  */
+
 import { affineCode, affineStep } from '../../src/codec/affine.ts';
 import { signedHadamard } from '../../src/codec/parts/rotation.ts';
 import { norm } from '../../src/codec/parts/vector.ts';
+import { parseSpec } from '../../src/codec/spec.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { step } from '../../src/engine/step.ts';
 import { createPlan } from '../../src/plan/plan.ts';
@@ -22,7 +24,7 @@ export async function measureTokenNorms(engine: Engine, ids: readonly number[]):
   const { config, device } = engine;
   const pageTokens = TOKENS;
   const keys: Float32Array[][] = Array.from({ length: config.layers }, () => []);
-  const sequence = engine.openSequence(createPlan('f16', { ...config, pageTokens }), TOKENS);
+  const sequence = engine.openSequence(createPlan(parseSpec('f16'), { ...config, pageTokens }), TOKENS);
   try {
     await step(engine, [{ sequence, tokens: ids.slice(0, TOKENS), logits: 'none' }], {
       async observe(layer, { k, rows }) {

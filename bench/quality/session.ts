@@ -1,11 +1,14 @@
 /** What a run measures and with what: model, texts, profiles, plans. Nothing is measured yet. */
+
 import { basename } from 'node:path';
 import { codeBits } from '../../src/codec/codec.ts';
+import { parseSpec } from '../../src/codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../../src/engine/engine.ts';
 import { modelFingerprint } from '../../src/engine/model-fingerprint.ts';
 import { resolveProfile } from '../../src/engine/profile.ts';
 import { SCORED_PER_BLOCK } from '../../src/eval/divergence.ts';
 import { type DeviceName, listDevices } from '../../src/kernel/open.ts';
+import { parsePlanSpec } from '../../src/plan/auto.ts';
 import { createPlan } from '../../src/plan/plan.ts';
 import type { Profile } from '../../src/plan/profile.ts';
 import { InputError } from '../../src/util/errors.ts';
@@ -60,7 +63,7 @@ export async function openSession(options: SessionOptions): Promise<Session> {
   await file.gguf.close();
   const specs = await parseTexts(options.texts);
   const texts = await Promise.all(specs.map(text => loadText(text, file.tokenizer, context, rows)));
-  const { profile: own } = await resolveProfile(file, ['auto'], options.profile);
+  const { profile: own } = await resolveProfile(file, [parsePlanSpec('auto')], options.profile);
   const transfer = await Promise.all(
     (options.transfer?.split(',') ?? []).map(async (pair): Promise<[string, Profile]> => {
       const [name, path] = pair.split('=');
@@ -101,7 +104,7 @@ export async function openSession(options: SessionOptions): Promise<Session> {
     },
     async withEngine({ pageTokens, precise }, work) {
       const file = await openModelFile(model);
-      const plan = createPlan('f16', planShape(file, pageTokens));
+      const plan = createPlan(parseSpec('f16'), planShape(file, pageTokens));
       const extra = MAX_GROUP.bytes + 4 * SCORED_PER_BLOCK * file.config.vocab;
       const engine = await loadEngine(file, { plan, context, extra }, { device, threads: Number(threads), precise });
       try {

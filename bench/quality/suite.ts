@@ -1,6 +1,6 @@
 /** What docs/quality.md compares: sections, each a table of plans. */
 import { usesProfile } from '../../src/codec/kv.ts';
-import { DEFAULT_WINDOW } from '../../src/codec/spec.ts';
+import { DEFAULT_WINDOW, parseSpec } from '../../src/codec/spec.ts';
 import { zoo } from '../../src/codec/zoo.ts';
 import { DEFAULT_PROFILE, type PlanKey } from './results.ts';
 
@@ -61,7 +61,7 @@ export function createSuite(options: SuiteOptions): Section[] {
 export const planKey = (kv: string, pageTokens = PAGE_TOKENS): PlanKey => ({
   kv,
   pageTokens,
-  profile: usesProfile(kv) ? DEFAULT_PROFILE : '',
+  profile: usesProfile(parseSpec(kv)) ? DEFAULT_PROFILE : '',
 });
 
 /** The codecs of the first table. */

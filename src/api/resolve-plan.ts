@@ -2,7 +2,7 @@
 
 import { type ModelFile, planShape } from '../engine/engine.ts';
 import { resolveProfile } from '../engine/profile.ts';
-import { choosePlan } from '../plan/auto.ts';
+import { AUTO, choosePlan, parsePlanSpec } from '../plan/auto.ts';
 import type { Plan } from '../plan/plan.ts';
 import { type CacheChoice, choosePreset, DEFAULT_PRESET, presetSpecs } from '../plan/presets.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
@@ -17,7 +17,8 @@ export interface PlanOptions extends CacheChoice {
 
 export async function resolvePlan(file: ModelFile, options: PlanOptions): Promise<ProfileSearch & { plan: Plan }> {
   const { quality: preset = DEFAULT_PRESET, contextMemory, context, pageTokens, profile: input, signal } = options;
-  const spec = options.kv ?? (contextMemory === undefined ? undefined : 'auto');
+  const implied = contextMemory === undefined ? undefined : AUTO;
+  const spec = options.kv === undefined ? implied : parsePlanSpec(options.kv);
   const { withProfile, withoutProfile } = presetSpecs[preset];
   const found = await resolveProfile(file, [spec ?? withProfile ?? withoutProfile], input, { signal });
   const shape = planShape(file, pageTokens);

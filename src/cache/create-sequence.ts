@@ -36,8 +36,9 @@ export function createSequence(options: SequenceOptions): Sequence {
   const shape: KvShape = { ...options.shape, layers: layout.layers, tailTokens: tailTokens(sealing) };
   if (overflow === 'slide' && context <= tailCapacity(sealing))
     throw new CapacityError(
-      `overflow: 'slide' needs a context of more than one page plus the recent window (${tailCapacity(sealing)} tokens); ` +
-        `got ${context}. Use a larger context, or overflow: 'error'.`,
+      option =>
+        `${option('overflow', 'slide')} needs a context of more than one page plus the recent window ` +
+        `(${tailCapacity(sealing)} tokens); got ${context}. Use a larger ${option('context')}, or ${option('overflow', 'error')}.`,
     );
   const createF16Block = (tokens: number): SharedBlock => pool.allocate(...f16Block(shape, tokens));
   const copyOf = (block: Block, tokens: number): SharedBlock => {
@@ -130,8 +131,10 @@ export function createSequence(options: SequenceOptions): Sequence {
     if (heldTokens() + count <= context) return;
     if (overflow === 'error')
       throw new ContextError(
-        `${ids.length} tokens and ${count} more exceed the context of ${context}. Start a new conversation, shorten the ` +
-          "prompt, open the model with a larger context, or use overflow: 'slide' to drop the oldest tokens.",
+        option =>
+          `${ids.length} tokens and ${count} more exceed the context of ${context}. Start a new conversation, shorten the ` +
+          `prompt, open the model with a larger ${option('context')}, or use ${option('overflow', 'slide')} to drop the ` +
+          'oldest tokens.',
       );
     const dropped = Math.ceil((heldTokens() + count - context) / pageTokens);
     if (dropped > leaves.length)

@@ -63,8 +63,9 @@ export function createPool(device: Device, options: PoolOptions = {}): Pool {
   const take = <T>(bytes: number, create: () => T): T => {
     if (!makeRoom(bytes))
       throw new CapacityError(
-        `The KV cache is full: ${formatBytes(used)} of ${formatBytes(capacity)} are in use, and ${formatBytes(bytes)} more ` +
-          'are needed. Raise kvMemory, use a codec with fewer bits, or run fewer conversations at once.',
+        option =>
+          `The KV cache is full: ${formatBytes(used)} of ${formatBytes(capacity)} are in use, and ${formatBytes(bytes)} more ` +
+          `are needed. Raise ${option('kvMemory')}, use a codec with fewer bits, or run fewer conversations at once.`,
       );
     const created = createOrReclaim(create);
     used += bytes;

@@ -6,6 +6,7 @@
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { basename } from 'node:path';
+import { F16, formatSpec } from '../codec/spec.ts';
 import { type EngineOptions, loadEngine, type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { engineRules } from '../engine/options.ts';
 import { estimateCalibrationSeconds, profileShape } from '../engine/profile.ts';
@@ -111,7 +112,8 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
     await file.gguf.close();
     throw error;
   });
-  const { fingerprint, context, rows, sources, codecs, codecShape, checkpoint } = job;
+  const { fingerprint, context, rows, sources, codecShape, checkpoint } = job;
+  const codecs = job.codecs.map(formatSpec);
   const tokens = rows.length * context;
   const measures = options.probeTokens !== 0;
   const seconds = await estimateCalibrationSeconds(file, { device: options.device, tokens, measures });
@@ -172,7 +174,7 @@ const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOption
 async function collectStatistics(file: ModelFile, job: CalibrationJob, workers: Workers, options: CalibrateOptions) {
   const { context, rows } = job;
   const { signal, onProgress } = options;
-  const engine = await loadEngine(file, { plan: createPlan('f16', planShape(file)), context }, engineOptions(options));
+  const engine = await loadEngine(file, { plan: createPlan(F16, planShape(file)), context }, engineOptions(options));
   try {
     const onRow = (done: number) => onProgress?.({ stage: 'reading', done, total: rows.length });
     return await collect(engine, rows, { ...job, workers, signal, onProgress: onRow });
@@ -195,7 +197,7 @@ async function measure(
   const context = Math.min(longest, PLAN_LENGTH * scored);
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
-  const plan = createPlan('f16', planShape(file));
+  const plan = createPlan(F16, planShape(file));
   // The f16 activations and log probabilities that probes start from and are compared with.
   const referenceBytes = 4 * (scored * vocab + 2 * scored * layers * (width + 2 * kvHeads * headDim));
   const cache = { plan, context, extra: referenceBytes + planBytes(plan, context) };

@@ -7,6 +7,7 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { applyRope } from '../codec/parts/rope.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import { roundF16 } from '../kernel/float.ts';
@@ -47,7 +48,7 @@ beforeAll(async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ heads: 6, kvHeads: 2, headDim: 16 }))]));
   engine = await loadEngine(
     file,
-    { plan: createPlan('f16', file.config), context },
+    { plan: createPlan(parseSpec('f16'), file.config), context },
     { device: 'js', prefillChunk: 20 },
   );
   const { heads, kvHeads, headDim, attentionScale: scale } = engine.config;
@@ -78,7 +79,7 @@ beforeAll(async () => {
     const layers: Vectors[] = [];
     await step(
       engine,
-      [{ sequence: engine.openSequence(createPlan('f16', engine.config), context), tokens, logits: 'none' }],
+      [{ sequence: engine.openSequence(createPlan(parseSpec('f16'), engine.config), context), tokens, logits: 'none' }],
       {
         async observe(layer, { rows, x, q, k, v }) {
           const append = async (before: Float32Array | undefined, tensor: typeof q) => {

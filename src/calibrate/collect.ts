@@ -1,4 +1,5 @@
 /** Runs rows of text with an f16 cache and stores the statistics of every layer: one file per row. */
+import { F16 } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
@@ -6,16 +7,13 @@ import type { LayerActivations } from '../model/forward.ts';
 import { createPlan } from '../plan/plan.ts';
 import { recordBytes, type StatisticsShape, sampledQueries } from '../plan/statistics.ts';
 import type { Checkpoint } from './checkpoint.ts';
+import type { CalibrationJob } from './job.ts';
 import type { Workers } from './workers.ts';
 
-export interface CollectOptions {
-  shape: StatisticsShape;
-  /** [layer], see metric.ts. */
-  grams: readonly Float32Array[];
-  checkpoint: Checkpoint;
+/** What a stage runs with. `onProgress` gets the number of rows, or of sides of layers, that are done. */
+export interface StageOptions {
   workers: Workers;
   signal?: AbortSignal;
-  /** Called after each row with the number of rows done. */
   onProgress?: (done: number) => void;
 }
 
@@ -25,9 +23,16 @@ const rowName = (row: number) => `row-${row}`;
 export async function collect(
   engine: Engine,
   rows: readonly (readonly number[])[],
-  { shape, grams, checkpoint, workers, signal, onProgress }: CollectOptions,
+  {
+    shape,
+    grams,
+    checkpoint,
+    workers,
+    signal,
+    onProgress,
+  }: Pick<CalibrationJob, 'shape' | 'grams' | 'checkpoint'> & StageOptions,
 ): Promise<boolean> {
-  const plan = createPlan('f16', engine.config);
+  const plan = createPlan(F16, engine.config);
   let writing = Promise.resolve();
   // Threads and files work while the device runs the next row; their errors are thrown at the next layer.
   const errors: unknown[] = [];

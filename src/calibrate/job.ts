@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { checkShape } from '../codec/kv.ts';
-import { parseSpec } from '../codec/spec.ts';
+import { formatSpec, type KvSpec, parseSpec } from '../codec/spec.ts';
 import type { ModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { CALIBRATION_SAMPLES, defaultCalibrationTokens } from '../engine/profile.ts';
@@ -13,7 +13,7 @@ import { outputGrams } from '../plan/metric.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { kvasirCacheDir } from '../plan/profile-store.ts';
 import { maxSamples, type StatisticsShape } from '../plan/statistics.ts';
-import { InputError } from '../util/errors.ts';
+import { InputError, optionError } from '../util/errors.ts';
 import { packageVersion } from '../util/version.ts';
 import { readBuiltInText } from './built-in-text.ts';
 import { type Checkpoint, openCheckpoint } from './checkpoint.ts';
@@ -60,7 +60,7 @@ export interface CalibrationJob extends CalibrationRows {
   /** sha256 of the token ids. */
   text: string;
   shape: StatisticsShape;
-  codecs: readonly string[];
+  codecs: readonly KvSpec[];
   /** The codecs whose sensitivities are measured. */
   probedCodecs: readonly string[];
   /** Part of file names in the checkpoint, so that other codecs do not overwrite them. */
@@ -86,7 +86,7 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   const { config, rope } = file;
   const { seed = 0 } = options;
   const context = options.context ?? Math.min(1024, config.context);
-  if (context < 16) throw new InputError(`context is ${context}; it must be at least 16 tokens.`);
+  if (context < 16) throw optionError('context', `is ${context}; it must be at least 16 tokens.`);
   if (file.paths.length === 0)
     throw new InputError('Only a model on disk can be calibrated. Give its path or hub name.');
   const fingerprint = await modelFingerprint(file);
@@ -101,11 +101,12 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   const steps = Math.round((rows.length * context) / QUERIES);
   const queryStep = Math.min(MAX_QUERY_STEP, Math.max(MIN_QUERY_STEP, steps));
   const shape = { ...attention, samples: perRow, queryStep, seed };
-  const codecs = [...new Set(options.codecs ?? defaultCodecs(codecShape))];
-  codecs.forEach(parseSpec);
-  const hasMead = codecs.includes('mead2');
+  const codecs = new Map(
+    (options.codecs?.map(parseSpec) ?? defaultCodecs(codecShape)).map(spec => [formatSpec(spec), spec]),
+  );
+  const hasMead = codecs.has('mead2');
   // Plans of TurboQuant are only of use where there is no mead.
-  const probesTurbo = !hasMead || options.codecs?.includes(TURBO_SPEC);
+  const probesTurbo = !hasMead || codecs.has(TURBO_SPEC);
   const probedCodecs = [...(hasMead ? ['mead2'] : []), ...(probesTurbo ? [TURBO_SPEC] : [])];
   const grams: Float32Array[] = [];
   for (let layer = 0; layer < layers; layer++) {
@@ -114,19 +115,19 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   }
   const text = sha256([...rows, ...chosen.heldOut].join('\n'));
   const key = sha256(JSON.stringify([packageVersion, fingerprint, text, context, perRow, seed])).slice(0, 16);
-  const codecsHash = sha256(codecs.join()).slice(0, 8);
+  const codecsHash = sha256([...codecs.keys()].join()).slice(0, 8);
   const checkpoint = await openCheckpoint(join(await kvasirCacheDir(), 'calibrate', key));
   return {
     ...chosen,
     ...{ fingerprint, checkpoint, context, seed, text },
-    ...{ shape, codecs, probedCodecs, codecsHash, codecShape, grams },
+    ...{ shape, codecs: [...codecs.values()], probedCodecs, codecsHash, codecShape, grams },
   };
 }
 
 async function chooseRows(file: ModelFile, options: JobOptions, context: number): Promise<CalibrationRows> {
   const { texts = [], onlyTexts, parseSpecialTokens, tokens } = options;
   const { tokenizer } = file;
-  if (onlyTexts && texts.length === 0) throw new InputError('onlyTexts is set, but no text was given.');
+  if (onlyTexts && texts.length === 0) throw optionError('onlyTexts', 'is set, but no text was given.');
   const given = texts.map((text, i) => {
     const named = typeof text === 'string' ? { name: `text ${i + 1}`, text } : text;
     return { name: named.name, ids: tokenizer.encode(named.text, { parseSpecialTokens }) };

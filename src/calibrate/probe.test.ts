@@ -1,4 +1,5 @@
 /** Sensitivities of a tiny model against whole runs with one side of one layer quantized. */
+
 import { mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -6,9 +7,10 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { createCodec } from '../codec/kv.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { measureDivergence } from '../eval/divergence.ts';
-import { choosePlan } from '../plan/auto.ts';
+import { choosePlan, parsePlanSpec } from '../plan/auto.ts';
 import { createPlan, createPlanFromCodecs, type PlanShape } from '../plan/plan.ts';
 import type { Profile, ProfileContent } from '../plan/profile.ts';
 import { openCheckpoint } from './checkpoint.ts';
@@ -26,7 +28,7 @@ let content: ProfileContent;
 beforeAll(async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ tied: false, layers: 2 }))]));
   shape = planShape(file);
-  const plan = createPlan('f16', shape);
+  const plan = createPlan(parseSpec('f16'), shape);
   engine = await loadEngine(file, { plan, context: 256 }, { device: 'wasm', threads: 1, precise: true });
   const layer = { key: {}, value: {} };
   content = {
@@ -75,8 +77,8 @@ it('sensitivities are the divergences of single sides, scaled so that the predic
   expect(Math.max(...flat) / Math.min(...flat)).toBeGreaterThan(1.1);
 
   const profile: Profile = { ...content, ...measured!, hash: '' };
-  const plan = choosePlan('auto-tq:3.25', shape, profile);
-  const plans = [plan, createPlan('tq4', shape)];
+  const plan = choosePlan(parsePlanSpec('auto-tq:3.25'), shape, profile);
+  const plans = [plan, createPlan(parseSpec('tq4'), shape)];
   const [, ...whole] = await measureDivergence(engine, row, { plans, context: row.length });
   expect(plan.predicted! / whole[0].kld).toBeCloseTo(1, 3);
   // The profile has learned nothing for oaken and mead.

@@ -6,20 +6,21 @@
  */
 import type { Side } from '../codec/codec.ts';
 import type { KvLearned } from '../codec/kv.ts';
+import { type KvSpec, specOf } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { measureDivergence } from '../eval/divergence.ts';
 import { createProber, type Probe, type SensitivityProber } from '../eval/sensitivity.ts';
-import { choosePlan } from '../plan/auto.ts';
+import { choosePlan, type PlanSpec } from '../plan/auto.ts';
 import { learnedCovers, supportsShape } from '../plan/default-codecs.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import type { Profile, ProfileContent } from '../plan/profile.ts';
-import type { Checkpoint } from './checkpoint.ts';
+import type { CalibrationJob } from './job.ts';
 
 /** A codec to probe, and the whole plan that sets the scale of its sensitivities. */
 interface SensitivityProbe {
   /** Also the name of the sensitivities in the profile. */
-  spec: string;
-  plan: string;
+  codec: string;
+  plan: PlanSpec;
   /** Sensitivities are the divergences to this power: below 1, they differ less. */
   exponent: number;
 }
@@ -28,12 +29,12 @@ interface SensitivityProbe {
 const PROBES: Record<string, SensitivityProbe> = {
   // Probes on a hundred tokens are noisy: divergences as they are would be worse than equal sensitivities on some kinds of
   // text (docs/lab/mead.md).
-  mead2: { spec: 'mead2', plan: 'mead2', exponent: 0.5 },
-  tq4: { spec: 'tq2', plan: 'auto-tq:3.25', exponent: 1 },
+  mead2: { codec: 'mead2', plan: specOf('mead2'), exponent: 0.5 },
+  tq4: { codec: 'tq2', plan: { auto: 'tq', bits: 3.25, window: {} }, exponent: 1 },
 };
 
 /** Measured in addition, so that `auto` can choose from them, if the model and the profile support them. */
-const COMPARED_SPECS = ['mead3', 'tq4'];
+const COMPARED_SPECS = [specOf('mead3'), specOf('tq4')];
 
 const SIDES = ['key', 'value'] as const;
 /** Layers that are probed together if there are estimates to divide the divergence by. */
@@ -41,19 +42,12 @@ const GROUP = 4;
 /** Plans are measured on rows that are this much longer than what is scored of a probe. */
 export const PLAN_LENGTH = 4;
 
-export interface ProbeOptions {
-  /** Token ids of several texts. */
-  heldOut: readonly (readonly number[])[];
+export interface ProbeOptions extends Pick<CalibrationJob, 'heldOut' | 'probedCodecs' | 'checkpoint' | 'codecsHash'> {
   /** Sides are scored on this many tokens of all texts, after as many unscored ones; plans on twice as many of the longest. */
   scored: number;
   /** The profile, with estimates of the sensitivities up to a factor, if there are any. */
   content: ProfileContent;
   shape: PlanShape;
-  /** The codecs whose sensitivities are measured. */
-  probedCodecs: readonly string[];
-  checkpoint: Checkpoint;
-  /** Part of the file name. */
-  codecsHash: string;
   signal?: AbortSignal;
   onProgress?: (done: number, total: number) => void;
 }
@@ -64,8 +58,8 @@ export type Measured = Pick<ProfileContent, 'sensitivities' | 'measurements'>;
 export async function probe(engine: Engine, options: ProbeOptions): Promise<Measured | undefined> {
   const { heldOut, scored, content, shape, probedCodecs, checkpoint, codecsHash, signal, onProgress } = options;
   const probes = probedCodecs.map(codec => PROBES[codec]);
-  const groupOf = (spec: string) => (content.sensitivities[spec] ? GROUP : 1);
-  const sides = probes.reduce((sum, { spec }) => sum + 2 * Math.ceil(shape.layers / groupOf(spec)), 0);
+  const groupOf = (codec: string) => (content.sensitivities[codec] ? GROUP : 1);
+  const sides = probes.reduce((sum, { codec }) => sum + 2 * Math.ceil(shape.layers / groupOf(codec)), 0);
   const compared = COMPARED_SPECS.filter(spec => isSupported(spec, shape, content.learned[0]));
   const total = sides + probes.length + compared.length;
   const fileName = `probed-${codecsHash}-${scored}`;
@@ -91,10 +85,11 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
   };
 
   const relative: Record<string, Record<Side, number>[]> = {};
-  for (const { spec, exponent } of probes) {
-    const estimates = content.sensitivities[spec];
-    const layers = groupOf(spec);
-    relative[spec] = content.learned.map(() => ({ key: 0, value: 0 }));
+  for (const { codec, exponent } of probes) {
+    const spec = specOf(codec);
+    const estimates = content.sensitivities[codec];
+    const layers = groupOf(codec);
+    relative[codec] = content.learned.map(() => ({ key: 0, value: 0 }));
     for (let layer = 0; layer < shape.layers; layer += layers) {
       for (const side of SIDES) {
         const divergence = await measureSide({ spec, layer, layers, side, learned: content.learned });
@@ -102,7 +97,7 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
         const shares = estimates?.slice(layer, layer + layers).map(estimate => estimate[side]) ?? [1];
         const total = shares.reduce((sum, share) => sum + share, 0);
         shares.forEach((share, i) => {
-          relative[spec][layer + i][side] =
+          relative[codec][layer + i][side] =
             (Math.max(0, divergence) * (total > 0 ? share / total : 1 / shares.length)) ** exponent;
         });
       }
@@ -124,10 +119,10 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
     if (signal?.aborted) return undefined;
     await store(rows.map(({ kld }) => kld));
   }
-  const scaled = probes.map(({ spec }, i) => {
+  const scaled = probes.map(({ codec }, i) => {
     const { predicted } = plans[i];
     const scale = predicted ? measured[sides + i] / predicted : 1;
-    return [spec, relative[spec].map(({ key, value }) => ({ key: scale * key, value: scale * value }))];
+    return [codec, relative[codec].map(({ key, value }) => ({ key: scale * key, value: scale * value }))];
   });
   return {
     sensitivities: Object.fromEntries(scaled),
@@ -145,5 +140,5 @@ function alternate(texts: readonly (readonly number[])[], count: number): number
   return parts.flat().slice(0, count);
 }
 
-const isSupported = (spec: string, shape: PlanShape, learned: KvLearned): boolean =>
+const isSupported = (spec: KvSpec, shape: PlanShape, learned: KvLearned): boolean =>
   supportsShape(spec, shape) && learnedCovers(learned, spec, shape);

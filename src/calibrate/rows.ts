@@ -64,8 +64,9 @@ export function createRows(
   const rows = [...combine(parts, partsPerRow), ...givenRows.map(row => [row])];
   if (rows.length === 0)
     throw new InputError(
-      `The text is too short: calibration needs two rows of ${formatCount(context)} tokens, one of them to measure the ` +
-        'result. Use more text or a smaller context, or also use the built-in text.',
+      option =>
+        `The text is too short: calibration needs two rows of ${formatCount(context)} tokens, one of them to measure the ` +
+        `result. Use more text or a smaller ${option('context')}, or also use the built-in text.`,
     );
   return {
     rows: rows.map(parts => [...start, ...parts.flatMap(({ ids }) => ids).slice(0, length)]),

@@ -3,7 +3,7 @@ import type { Shape, Side } from '../codec/codec.ts';
 import type { Family } from '../codec/family.ts';
 import { learnSide } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
-import { familyOf, parseSpec } from '../codec/spec.ts';
+import { familyOf, formatSpec, type KvSpec } from '../codec/spec.ts';
 import { lossOfMead2 } from '../plan/allocate.ts';
 import {
   errorMetric,
@@ -28,7 +28,7 @@ export interface LearnRequest {
   /** The records of one layer, one per row. */
   records: Uint8Array<ArrayBuffer>[];
   side: Side;
-  codecs: readonly string[];
+  codecs: readonly KvSpec[];
   codecShape: Shape;
   /** The Gram matrices of the layer, see metric.ts. */
   grams: Float32Array;
@@ -49,14 +49,15 @@ export const tasks = {
     const learned: Record<string, Float32Array> = {};
     const done = new Set<Family>();
     for (const spec of codecs) {
-      const sideSpec = parseSpec(spec)[side];
-      const { family } = familyOf(sideSpec);
+      const { family } = familyOf(spec[side]);
       if (family.sharesLearned && done.has(family)) continue;
       done.add(family);
-      for (const [name, array] of Object.entries(learnSide(sideSpec, side, codecShape, samples))) {
+      for (const [name, array] of Object.entries(learnSide(spec[side], side, codecShape, samples))) {
         if (!array) continue;
         if (learned[name] && !same(learned[name], array))
-          throw new InputError(`${spec} and an earlier codec learn different "${name}". Calibrate them separately.`);
+          throw new InputError(
+            `${formatSpec(spec)} and an earlier codec learn different "${name}". Calibrate them separately.`,
+          );
         learned[name] = array;
       }
     }

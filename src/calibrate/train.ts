@@ -1,30 +1,13 @@
 /** Learns the codecs' parameters for every layer and side from the records of all rows: one small profile file each. */
 import { checkShape } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
-import type { PlanShape } from '../plan/plan.ts';
 import { decodeProfile, encodeProfile, type ProfileContent } from '../plan/profile.ts';
-import type { StatisticsShape } from '../plan/statistics.ts';
-import type { Checkpoint } from './checkpoint.ts';
-import { readRecords } from './collect.ts';
-import type { Workers } from './workers.ts';
+import { readRecords, type StageOptions } from './collect.ts';
+import type { CalibrationJob } from './job.ts';
 
-export interface TrainOptions {
-  shape: StatisticsShape;
-  codecShape: PlanShape;
-  codecs: readonly string[];
-  /** Part of the file names. */
-  codecsHash: string;
-  /** Token ids of each row. */
-  rows: readonly (readonly number[])[];
-  /** [layer], see metric.ts. */
-  grams: readonly Float32Array[];
+interface TrainOptions extends CalibrationJob, StageOptions {
   /** The header of the profile files. */
   content: Omit<ProfileContent, 'learned'>;
-  checkpoint: Checkpoint;
-  workers: Workers;
-  signal?: AbortSignal;
-  /** Called after each side of a layer with the number done. */
-  onProgress?: (done: number) => void;
 }
 
 /** Sensitivities are estimates: the error of the layer's output, which probes refine. */

@@ -1,6 +1,6 @@
 /** The worker thread: runs the tasks that it receives, one at a time, and replies to each. */
 import { parentPort } from 'node:worker_threads';
-import { KvasirError } from '../util/errors.ts';
+import { type ErrorMessage, encodeError } from '../util/error-message.ts';
 import { type Tasks, tasks } from './tasks.ts';
 
 export interface TaskMessage {
@@ -12,8 +12,7 @@ export interface TaskMessage {
 export interface TaskReply {
   id: number;
   result?: unknown;
-  /** Error classes are lost between threads, so a flag says whether it was a KvasirError. */
-  error?: { message: string; isKvasirError: boolean };
+  error?: ErrorMessage;
 }
 
 parentPort?.on('message', ({ id, name, request }: TaskMessage) => {
@@ -21,7 +20,7 @@ parentPort?.on('message', ({ id, name, request }: TaskMessage) => {
   try {
     reply.result = tasks[name](request);
   } catch (error) {
-    reply.error = { message: (error as Error).message, isKvasirError: error instanceof KvasirError };
+    reply.error = encodeError(error);
   }
   parentPort?.postMessage(reply);
 });

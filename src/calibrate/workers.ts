@@ -1,5 +1,6 @@
 /** Worker threads for CPU tasks, so that the device does not wait. With 0 threads, tasks run in the caller's thread. */
-import { DeviceError, InputError } from '../util/errors.ts';
+import { decodeError } from '../util/error-message.ts';
+import { DeviceError, KvasirError } from '../util/errors.ts';
 import { type Tasks, tasks } from './tasks.ts';
 import type { TaskReply } from './worker.ts';
 
@@ -45,9 +46,9 @@ export async function createWorkers(threads: number): Promise<Workers> {
     worker.on('message', ({ id, result, error }: TaskReply) => {
       const task = pending.get(id);
       pending.delete(id);
-      if (!error) task?.resolve(result as never);
-      else
-        task?.reject(error.isKvasirError ? new InputError(error.message) : new DeviceError(taskFailed(error.message)));
+      if (!error) return task?.resolve(result as never);
+      const failure = decodeError(error);
+      task?.reject(failure instanceof KvasirError ? failure : new DeviceError(taskFailed(failure.message)));
     });
     worker.on('error', error => fail(error.message));
     worker.on('exit', code => fail(`exit code ${code}`));

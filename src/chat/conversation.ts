@@ -27,7 +27,7 @@ import { saveSession } from '../session/session.ts';
 import type { SessionTarget } from '../session/session-io.ts';
 import { describeValue } from '../util/describe-value.ts';
 import type { AsyncDisposableLike } from '../util/disposable.ts';
-import { InputError } from '../util/errors.ts';
+import { InputError, optionError } from '../util/errors.ts';
 import { checkLayer, checkTokens } from '../util/rules.ts';
 import type { AnswerDelta } from './answer.ts';
 import {
@@ -345,7 +345,7 @@ export function createConversation(
       checkPromptOptions(promptOptions);
       const { parseSpecialTokens, suffix, ...options } = promptOptions;
       if (suffix !== undefined && typeof prompt !== 'string')
-        throw new InputError('suffix needs a prompt that is a text; this one is token ids.');
+        throw optionError('suffix', 'needs a prompt that is a text; this one is token ids.');
       const constraint = constrainText(constraints.ofTenant(options.tenant ?? tenant), options.schema);
       return stream(async function* (cancellation, result) {
         const encoding = { bos: tokenizer.addBos, parseSpecialTokens, maxTokens: maxPromptTokens(generation) };
@@ -399,7 +399,9 @@ export function createConversation(
     async spill() {
       checkOpen();
       if (generation.plan.mode !== 'two-tier')
-        throw new InputError("spill needs a model in two-tier mode. Load it with kvMode: 'two-tier'.");
+        throw new InputError(
+          option => `spill needs a model in two-tier mode. Load it with ${option('kvMode', 'two-tier')}.`,
+        );
       await engine.exclusive(async () => cache.spill(owner));
     },
     async warm() {

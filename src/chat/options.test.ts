@@ -149,8 +149,11 @@ describe('invalid prompts and messages', () => {
 describe('invalid options of loadModel', () => {
   it.each<[unknown, RegExp]>([
     [{ quality: 'best' }, /^quality must be 'safe' or 'balanced' or 'small'; got the string "best"\.$/],
-    [{ quality: 'safe', kv: 'tq4' }, /^kv "tq4" and quality "safe" both choose the codec of the cache\. Drop quality/],
-    [{ quality: 'safe', contextMemory: 1e6 }, /^contextMemory and quality "safe" both choose .* Drop quality/],
+    [
+      { quality: 'safe', kv: 'tq4' },
+      /^kv: 'tq4' and quality: 'safe' both choose the codec of the cache\. Drop quality/,
+    ],
+    [{ quality: 'safe', contextMemory: 1e6 }, /^contextMemory and quality: 'safe' both choose .* Drop quality/],
     [{ kv: 4 }, /^kv must be a codec spec such as 'tq4', or 'auto'; got the number 4\.$/],
     [{ context: '8k' }, /^context must be an integer, 1 or more; got the string "8k"/],
     [{ context: 0.5 }, /^context/],

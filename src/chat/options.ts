@@ -9,7 +9,7 @@ import { sampleRules } from '../engine/sample.ts';
 import { checkContent, checkMessages, visitStrings } from '../model/message.ts';
 import { reservedVariables } from '../model/template.ts';
 import { describeValue, isPlainObject } from '../util/describe-value.ts';
-import { InputError } from '../util/errors.ts';
+import { InputError, optionError } from '../util/errors.ts';
 import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../util/rules.ts';
 import type { AnswerRequest, EncodeChatOptions } from './answer-stream.ts';
 import { checkToolChoice, checkTools, isToolChoice } from './tools.ts';
@@ -32,10 +32,9 @@ export const generateRules = {
 };
 
 const variables: Rule = (value, name) => {
-  if (!isPlainObject(value)) throw new InputError(`${name} must be an object; got ${describeValue(value)}.`);
+  if (!isPlainObject(value)) throw optionError(name, `must be an object; got ${describeValue(value)}.`);
   const reserved = Object.keys(value).find(key => reservedVariables.includes(key));
-  if (reserved)
-    throw new InputError(`${name} cannot set ${reserved}: the chat template defines it. Choose another name.`);
+  if (reserved) throw optionError(name, `cannot set ${reserved}: the chat template defines it. Choose another name.`);
   visitStrings(value, name, () => {});
 };
 
@@ -92,7 +91,11 @@ export function checkPromptOptions(options: unknown): void {
 function checkConstrained(options: unknown): void {
   const { schema, ignoreEos } = (options ?? {}) as GenerateOptions;
   if (schema !== undefined && ignoreEos)
-    throw new InputError('schema and ignoreEos cannot be used together: the end of the JSON ends the answer.');
+    throw new InputError(
+      option =>
+        `${option('schema')} and ${option('ignoreEos')} cannot be used together: the end of the JSON ends the answer.`,
+      { option: 'ignoreEos' },
+    );
 }
 
 export function checkEncodeChatOptions(options: unknown): void {

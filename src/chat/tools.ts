@@ -18,7 +18,7 @@ import { addSchema, type JsonSchema, type SchemaOptions, schemaGrammar, schemaTe
 import type { CallFormat } from '../model/answer-format.ts';
 import type { ChatMessage } from '../model/template.ts';
 import { describeValue, isPlainObject } from '../util/describe-value.ts';
-import { InputError } from '../util/errors.ts';
+import { InputError, optionError } from '../util/errors.ts';
 import type { Tool, ToolChoice } from './answer.ts';
 
 /** Names of tools, as MCP servers have them. */
@@ -52,7 +52,7 @@ export function checkTools(tools: unknown, name: string): void {
 }
 
 function refuse(path: string, reason: string): never {
-  throw new InputError(`${path} ${reason}`, { path });
+  throw optionError(path, reason);
 }
 
 export const isToolChoice = (value: unknown): value is ToolChoice =>

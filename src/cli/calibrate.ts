@@ -10,7 +10,7 @@ import {
   calibrate,
 } from '../calibrate/calibrate.ts';
 import type { DeviceName } from '../kernel/open.ts';
-import { choosePlan } from '../plan/auto.ts';
+import { AUTO, choosePlan } from '../plan/auto.ts';
 import { DEFAULT_CODECS } from '../plan/default-codecs.ts';
 import { formatCount, formatDuration, formatFileSize, parseCount } from '../util/units.ts';
 import { addDeviceOptions, parseNumber, runInterruptible } from './model-command.ts';
@@ -160,7 +160,7 @@ function topPairShare({ profile: { learned } }: CalibrationResult): number | und
 function describePlan({ profile }: CalibrationResult, bits: number) {
   if (Object.keys(profile.sensitivities).length === 0) return undefined;
   const shape = { ...profile.shape, ropeFrequencies: Float64Array.from(profile.shape.ropeFrequencies) };
-  const { spec, predicted } = choosePlan(`auto:${bits}`, shape, profile);
+  const { spec, predicted } = choosePlan({ ...AUTO, bits }, shape, profile);
   return { kv: spec, predicted };
 }
 

@@ -10,7 +10,7 @@ import { CapacityError, InputError, KvasirError } from '../util/errors.ts';
 import { formatBytes, formatCount } from '../util/units.ts';
 import { createBranches } from './branches.ts';
 import { openChatInput } from './chat-input.ts';
-import { withFlagNames } from './flag-names.ts';
+import { flagName } from './flag-names.ts';
 import {
   addModelOptions,
   addSamplingOptions,
@@ -110,7 +110,7 @@ function createTurns(model: Model, first: Conversation, options: Options) {
       last = await stream.result();
       turn++;
       process.stdout.write(last.finish === 'cancelled' ? ' (stopped)\n' : '\n');
-      for (const notice of last.notices) console.error(withFlagNames(notice));
+      for (const notice of last.notices) console.error(notice);
     } catch (error) {
       const hint = error instanceof CapacityError ? ' /reset clears the conversation.' : '';
       console.error(`${userErrorMessage(error)}${hint}`);
@@ -207,5 +207,5 @@ function pathArgument(rest: string, usage: string): string {
 /** The message of a user error; other errors are thrown again. */
 function userErrorMessage(error: unknown): string {
   if (!(error instanceof KvasirError)) throw error;
-  return `kvasir: ${withFlagNames(error.message)}`;
+  return `kvasir: ${error.describe(flagName)}`;
 }

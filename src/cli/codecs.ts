@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import type { KeyCodec, ValueCodec } from '../codec/codec.ts';
 import { createCodec, placeholderLearned } from '../codec/kv.ts';
-import { familyOf, findVariant, parseSpec } from '../codec/spec.ts';
+import { familyOf, findVariant, type KvSpec, parseSpec } from '../codec/spec.ts';
 import type { Validation } from '../codec/validate.ts';
 import { zoo } from '../codec/zoo.ts';
 import {
@@ -40,8 +40,7 @@ export function addCodecs(program: Command): void {
       '\nExamples:\n  kvasir codecs --dim 64,128\n  kvasir codecs tq4/tq3 kivi2g32 --json\n  kvasir codecs tq4 --explain\n  kvasir codecs tq4 tq35 --verify',
     )
     .action((specs: string[], options: Options) => {
-      const selected = specs.length > 0 ? specs : zoo;
-      selected.forEach(parseSpec);
+      const selected = (specs.length > 0 ? specs : zoo).map(parseSpec);
       if (options.explain) for (const spec of selected) for (const dim of options.dim) console.log(explain(spec, dim));
       else if (options.verify) verifyCodecs(selected, options);
       else if (options.json) console.log(JSON.stringify(measureCodecs(selected, options), null, 1));
@@ -51,7 +50,7 @@ export function addCodecs(program: Command): void {
     });
 }
 
-function measureCodecs(specs: readonly string[], { dim, vectors }: Options): (CodecRow | UnsupportedRow)[] {
+function measureCodecs(specs: readonly KvSpec[], { dim, vectors }: Options): (CodecRow | UnsupportedRow)[] {
   const progress = createProgress({ title: 'measuring', unit: 'codecs', quiet: !process.stderr.isTTY });
   const rows: (CodecRow | UnsupportedRow)[] = [];
   progress.update(0, specs.length * dim.length);
@@ -61,7 +60,7 @@ function measureCodecs(specs: readonly string[], { dim, vectors }: Options): (Co
 }
 
 /** Prints each codec's error, budget and bounds. The exit status is 1 if a codec exceeds its budget. */
-function verifyCodecs(specs: readonly string[], { dim, json }: Options): void {
+function verifyCodecs(specs: readonly KvSpec[], { dim, json }: Options): void {
   const rows = dim.flatMap(d => [...validationRows(specs, d)].flat().map(row => ({ ...row, dim: d })));
   if (rows.some(row => 'ok' in row && !row.ok)) process.exitCode = 1;
   if (json) console.log(JSON.stringify(rows, null, 1));
@@ -148,14 +147,13 @@ const formatBytesPerVector = ({ bytesPerVector: { key, value } }: CodecRow) => {
 };
 
 /** The meaning of a spec and the byte layout of its pages. */
-function explain(spec: string, dim: number): string {
+function explain(spec: KvSpec, dim: number): string {
   const shape = { headDim: dim, kvHeads: 1 };
   const codec = createCodec(spec, shape, placeholderLearned(spec, shape));
-  const parsed = parseSpec(spec);
   const { window } = codec;
   const sides = [
-    { name: 'keys', codec: codec.keys, side: parsed.key },
-    { name: 'values', codec: codec.values, side: parsed.value },
+    { name: 'keys', codec: codec.keys, side: spec.key },
+    { name: 'values', codec: codec.values, side: spec.value },
   ];
   return [
     `${codec.spec}, head dimension ${dim}, ${codec.shape.pageTokens} tokens per page, little endian`,

@@ -8,7 +8,7 @@ import { checkContext } from '../eval/needle/measure.ts';
 import { createNeedleTask, type NeedleTask, type QuestionAnswer } from '../eval/needle/questions.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { canAllocateMead } from '../plan/allocate.ts';
-import { choosePlan } from '../plan/auto.ts';
+import { AUTO, choosePlan, parsePlanSpec } from '../plan/auto.ts';
 import type { Plan } from '../plan/plan.ts';
 import { formatBytes, formatCount, parseCount } from '../util/units.ts';
 import {
@@ -56,9 +56,9 @@ async function demo(options: Options, signal: AbortSignal): Promise<void> {
   const file = await openModelFile(mimirPath);
   const requested = parseSpecList(options.kv ?? DEFAULT_CODECS);
   // Codecs named by the user must have their profile; from the default list, those without are skipped.
-  const { profile } = await resolveProfile(file, options.kv ? requested : ['auto']);
+  const { profile } = await resolveProfile(file, options.kv ? requested.map(parsePlanSpec) : [AUTO]);
   const specs = options.kv || canAllocateMead(profile) ? requested : requested.filter(spec => spec !== 'mead2');
-  const plans = specs.map(spec => choosePlan(spec, planShape(file), profile));
+  const plans = specs.map(spec => choosePlan(parsePlanSpec(spec), planShape(file), profile));
   const task = createNeedleTask(file, await readGrammar(), { seed, tokens, depths: evenDepths(FACT_COUNT) }, plans);
   checkContext(file, task);
   const { context } = task;

@@ -4,6 +4,7 @@ import type { Command } from 'commander';
 import { leafLayout } from '../cache/leaf.ts';
 import { createCodec, placeholderLearned } from '../codec/kv.ts';
 import { createRopeFrequencies } from '../codec/parts/rope.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { cacheDir, listModels } from '../hub.ts';
 import { listDevices } from '../kernel/open.ts';
 import { wasmSupport } from '../kernel/wasm/support.ts';
@@ -53,8 +54,9 @@ interface DoctorOptions {
 }
 
 /** With placeholders for what a profile holds: only a few constants in the kernels depend on it. */
-async function codecWgsl(spec: string, { dim, pageTokens, rows, subgroups, precise }: DoctorOptions): Promise<string> {
+async function codecWgsl(name: string, { dim, pageTokens, rows, subgroups, precise }: DoctorOptions): Promise<string> {
   const shape = { headDim: dim, kvHeads: 2, pageTokens, ropeFrequencies: createRopeFrequencies(dim) };
+  const spec = parseSpec(name);
   const [layer] = leafLayout([createCodec(spec, shape, placeholderLearned(spec, shape))]).layers;
   const kernels = await codecKernels(layer, rows, {
     headDim: dim,

@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { parseSpec } from '../codec/spec.ts';
+import { formatSpec, type KvSpec, parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
 import { type MemoryReport, type ModelShape, memoryReport, whatFits } from '../plan/memory.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
@@ -47,13 +47,12 @@ export function addEstimate(program: Command): void {
     )
     .action((specs: string[], options: Options) => {
       const selected = specs.length > 0 ? specs : zoo;
-      selected.forEach(parseSpec);
-      const rows = selected.map(spec => estimateRow(spec, options));
+      const rows = selected.map(parseSpec).map(spec => estimateRow(spec, options));
       console.log(options.json ? JSON.stringify(rows, null, 1) : render(rows, options));
     });
 }
 
-function estimateRow(spec: string, options: Options): Row {
+function estimateRow(spec: KvSpec, options: Options): Row {
   const shape: ModelShape = options;
   try {
     const report = memoryReport(spec, shape, options.context);
@@ -63,7 +62,7 @@ function estimateRow(spec: string, options: Options): Row {
     }));
     return { ...report, ...whatFits(report, options.budget), tiers };
   } catch (error) {
-    if (error instanceof ShapeError) return { spec, refused: error.message };
+    if (error instanceof ShapeError) return { spec: formatSpec(spec), refused: error.message };
     throw error;
   }
 }

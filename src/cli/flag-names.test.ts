@@ -2,55 +2,72 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
-import { withFlagNames } from './flag-names.ts';
+import { chatRules, promptRules } from '../chat/options.ts';
+import { loadRules } from '../engine/options.ts';
+import { ContextError } from '../util/errors.ts';
+import { flagName } from './flag-names.ts';
 
 it.each([
-  ['maxTokens must be an integer, 1 or more; got -1.', '--max-tokens must be an integer, 1 or more; got -1.'],
-  [
-    "Shorten the prompt, load the model with a larger context, or use overflow: 'slide' to drop the oldest tokens.",
-    'Shorten the prompt, use a larger --context, or use --overflow slide to drop the oldest tokens.',
-  ],
-  ["With this model, kv: 'tq3' fits at this context.", 'With this model, --kv tq3 fits at this context.'],
-  ['use kv "auto" with it, not "tq4".', 'use --kv auto with it, not "tq4".'],
-  ['Drop quality "safe", or kv "tq4".', 'Drop --quality safe, or --kv tq4.'],
-  ['temperature is -1; it must be between 0 and 100.', '--temperature is -1; it must be between 0 and 100.'],
-  ["Use another codec, or device: 'wasm'.", 'Use another codec, or --device wasm.'],
-  ['Use a smaller context or prefillChunk.', 'Use a smaller --context or --batch.'],
-  ['Leave maxTokens out, or set maxTokens: 100.', 'Leave --max-tokens out, or set --max-tokens 100.'],
-  [
-    'To resume it, use the same cache spec, use the profile it was saved with.',
-    'To resume it, use the same --kv, use the --profile it was saved with.',
-  ],
-  ['Not in shadow mode. Load the model without kvMode.', 'Not in shadow mode. Load the model without --shadow.'],
-  ['Use a smaller --context, or use --self.', 'Use a smaller --context, or use --self.'],
-  ['A prompt of 9 tokens leaves no room in a context of 8.', 'A prompt of 9 tokens leaves no room in a context of 8.'],
-])('%s', (message, shown) => expect(withFlagNames(message)).toBe(shown));
+  ['maxTokens', undefined, '--max-tokens'],
+  ['temperature', undefined, '--temperature'],
+  ['kvMemory', undefined, '--kv-memory'],
+  ['overflow', 'slide', '--overflow slide'],
+  ['kv', 'tq3', '--kv tq3'],
+  ['prefillChunk', undefined, '--batch'],
+  ['memoryLimit', undefined, '--memory'],
+  ['onlyTexts', undefined, '--only-text'],
+  ['kvMode', undefined, '--shadow'],
+  ['kvMode', 'shadow', '--shadow'],
+])('%s %s is %s', (option, value, flag) => expect(flagName(option, value)).toBe(flag));
 
-/** Options that no command sets, so that no command can print a message about them. */
-const API_ONLY = [
-  ...['repetitionWindow', 'frequencyPenalty', 'presencePenalty', 'logitBias', 'ignoreEos', 'toolChoice', 'readExact'],
-  ...["type: 'function'", 'headDim', 'kvHeads', 'tokenizer'],
-];
-
-it('covers every option named in an error message of the library', () => {
-  const src = fileURLToPath(new URL('..', import.meta.url));
-  const named = ['engine', 'plan', 'cache', 'kernel', 'eval', 'calibrate'].flatMap(layer =>
-    readdirSync(join(src, layer), { recursive: true, encoding: 'utf8' })
-      .filter(file => file.endsWith('.ts') && !/\.(test|case)\.ts$/.test(file))
-      .flatMap(file => messagesOf(readFileSync(join(src, layer, file), 'utf8')))
-      .flatMap(message => withFlagNames(message).match(/(?<![-\w])[a-z]+[A-Z]\w*|(?<!-)\b\w+: ['"]\w+['"]/g) ?? []),
+it('messages of the library name flags where they name options', () => {
+  const error = new ContextError(
+    option => `Use a larger ${option('context')}, or ${option('overflow', 'slide')}. The context of 8 is full.`,
   );
-  expect(named.filter(name => !API_ONLY.includes(name))).toEqual([]);
+  expect(error.message).toBe("Use a larger context, or overflow: 'slide'. The context of 8 is full.");
+  expect(error.describe(flagName)).toBe('Use a larger --context, or --overflow slide. The context of 8 is full.');
 });
 
-/** The literal text of `new …Error(…)` and the names passed to option checks, without interpolated values. */
-function messagesOf(source: string): string[] {
-  const errors = source.matchAll(/new (?:\w+)Error\(((?:'[^'\n]*'|"[^"\n]*"|`[^`]*`|[\s+]|\w+(?=[\s,)]))*)/g);
-  const checks = source.matchAll(/checkCount\('(\w+)'/g);
-  return [
-    ...[...errors].map(([, text]) =>
-      text.replace(/\$\{(?:[^{}]|\{[^}]*\})*\}/g, '…').replace(/['"`]\s*\+\s*['"`]/g, ''),
-    ),
-    ...[...checks].map(([, name]) => `${name} must be`),
+/** Names in messages that are not options of a function. */
+const NOT_OPTIONS = ["type: 'function'", "role: 'user'", "content: 'Hi'", "type: 'text'", 'kvHeads'];
+
+it('every option in an error message of the library is named by `option`', () => {
+  const src = fileURLToPath(new URL('..', import.meta.url));
+  const layers = [
+    'engine',
+    'plan',
+    'cache',
+    'kernel',
+    'eval',
+    'calibrate',
+    'chat',
+    'session',
+    'model',
+    'api',
+    'vectors',
   ];
+  const sources = layers.flatMap(layer =>
+    readdirSync(join(src, layer), { recursive: true, encoding: 'utf8' })
+      .filter(file => file.endsWith('.ts') && !/\.(test|case)\.ts$/.test(file))
+      .map(file => readFileSync(join(src, layer, file), 'utf8')),
+  );
+  const literal = sources
+    .flatMap(messagesOf)
+    .flatMap(message => message.match(/(?<![-\w])[a-z]+[A-Z]\w*|(?<!-)\b\w+: ['"]\w+['"]/g) ?? []);
+  expect(literal.filter(name => !NOT_OPTIONS.includes(name))).toEqual([]);
+  const named = sources.flatMap(source =>
+    [...source.matchAll(/\b(?:option|optionError)\('(\w+)'/g)].map(([, name]) => name),
+  );
+  const known = { ...loadRules, ...chatRules, ...promptRules };
+  const ofOthers = ['from', 'onlyTexts'];
+  expect(named.filter(name => !Object.hasOwn(known, name) && !ofOthers.includes(name))).toEqual([]);
+  expect(named).toContain('kvMemory');
+});
+
+/** The literal text of `new …Error(…)`, without interpolated values. */
+function messagesOf(source: string): string[] {
+  const errors = source.matchAll(/new (?:\w+)Error\(((?:'[^'\n]*'|"[^"\n]*"|`[^`]*`|[\s+]|=>|\w+(?=[\s,)]))*)/g);
+  return [...errors].map(([, text]) =>
+    text.replace(/\$\{(?:[^{}]|\{[^}]*\})*\}/g, '…').replace(/['"`]\s*\+\s*['"`]/g, ''),
+  );
 }

@@ -6,7 +6,7 @@ import { toPrintable } from '../hub/format.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { type KeyBias, readKeyBias } from '../model/key-bias.ts';
 import type { RopeConfig } from '../model/rope.ts';
-import { isAuto } from '../plan/auto.ts';
+import { AUTO } from '../plan/auto.ts';
 import { memoryReport } from '../plan/memory.ts';
 import { choosePreset, DEFAULT_PRESET } from '../plan/presets.ts';
 import { measuredDivergence, type Profile } from '../plan/profile.ts';
@@ -49,7 +49,7 @@ async function inspectModel(model: string, options: Options) {
   const file = await openModelFile(model);
   const { gguf, config, tokenizer } = file;
   const keyBias = await readKeyBias(gguf, config.layers).finally(gguf.close);
-  const { profile, notice } = await resolveProfile(file, ['auto'], await resolveProfileFlag(options.profile, model));
+  const { profile, notice } = await resolveProfile(file, [AUTO], await resolveProfileFlag(options.profile, model));
   if (notice) console.error(notice);
   const { preset, spec, bits, predicted } = choosePreset(DEFAULT_PRESET, planShape(file), profile);
   const codecs = options.kv?.split(',') ?? [...new Set([...MAIN_CODECS, ...measuredCodecs(profile)])];
@@ -83,7 +83,7 @@ async function inspectModel(model: string, options: Options) {
 }
 
 const measuredCodecs = (profile?: Profile): string[] =>
-  (profile?.measurements ?? []).map(({ kv }) => kv).filter(kv => !isAuto(kv));
+  (profile?.measurements ?? []).map(({ kv }) => kv).filter(kv => !kv.startsWith('auto'));
 
 const countValues = ({ shape }: TensorInfo): number => shape.reduce((a, b) => a * b, 1);
 

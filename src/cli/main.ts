@@ -11,7 +11,7 @@ import { addDemo } from './demo.ts';
 import { addDoctor } from './doctor.ts';
 import { addEstimate } from './estimate.ts';
 import { addEval } from './eval.ts';
-import { withFlagNames } from './flag-names.ts';
+import { flagName } from './flag-names.ts';
 import { addInspect } from './inspect.ts';
 import { addList } from './list.ts';
 import { addPlan } from './plan.ts';
@@ -104,6 +104,6 @@ try {
   await createProgram().parseAsync();
 } catch (error) {
   if (!(error instanceof KvasirError)) throw error;
-  console.error(`kvasir: ${withFlagNames(error.message)}`);
+  console.error(`kvasir: ${error.describe(flagName)}`);
   process.exitCode = 1;
 }

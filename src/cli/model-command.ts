@@ -4,21 +4,19 @@ import { loadModel, type Model } from '../api/model.ts';
 import { formatOutliers } from '../cache/outliers.ts';
 import type { Conversation } from '../chat/conversation.ts';
 import type { ChatOptions } from '../chat/conversation-options.ts';
-import { parseSpec } from '../codec/spec.ts';
 import { type GuardStats, type QualityLossAction, qualityLossActions } from '../engine/guard.ts';
 import type { LiveDivergence } from '../engine/live-divergence.ts';
 import { type Quality, UNFAMILIAR_RATIO } from '../engine/quality.ts';
 import type { Result } from '../engine/stream.ts';
 import { checkPolicyName, policyNames } from '../eviction/policies.ts';
 import type { DeviceName } from '../kernel/open.ts';
-import { isAuto } from '../plan/auto.ts';
+import { parsePlanSpec } from '../plan/auto.ts';
 import type { Preset } from '../plan/plan.ts';
 import type { TierStats } from '../store/tier-chain.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
 import { InputError } from '../util/errors.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../util/units.ts';
 import { addCacheOptions, formatCache } from './cache-choice.ts';
-import { withFlagNames } from './flag-names.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { formatShort } from './table.ts';
@@ -104,7 +102,7 @@ export function parseNumber(text: string): number {
 /** Parses a comma-separated list of codecs to compare, and puts f16, the reference, first. */
 export function parseSpecList(list: string): string[] {
   const specs = list.split(',').map(spec => spec.trim());
-  for (const spec of specs) if (!isAuto(spec)) parseSpec(spec);
+  specs.forEach(parsePlanSpec);
   return [...new Set(['f16', ...specs])];
 }
 
@@ -148,7 +146,7 @@ export async function loadWithProgress(name: string, options: ModelOptions, sign
       onProgress: ({ done, total }) => progress.update(done, total),
     });
     progress.end();
-    for (const notice of model.notices) console.error(withFlagNames(notice));
+    for (const notice of model.notices) console.error(notice);
     return model;
   } finally {
     progress.end();

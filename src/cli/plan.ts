@@ -4,6 +4,7 @@ import { resolvePlan } from '../api/resolve-plan.ts';
 import { codeBits } from '../codec/codec.ts';
 import { type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { resolveProfile } from '../engine/profile.ts';
+import { AUTO } from '../plan/auto.ts';
 import { maxTokensIn, type Plan, type Preset, planBytes, presets } from '../plan/plan.ts';
 import { checkCacheChoice, choosePreset } from '../plan/presets.ts';
 import { measuredDivergence, type Profile } from '../plan/profile.ts';
@@ -51,7 +52,7 @@ async function showPlan(model: string, options: Options): Promise<void> {
   const context = options.context ?? file.config.context;
   // Searched for any codec: it tells what to expect.
   const given = await resolveProfileFlag(options.profile, model);
-  const { profile, notice } = await resolveProfile(file, ['auto'], given);
+  const { profile, notice } = await resolveProfile(file, [AUTO], given);
   if (notice) console.error(notice);
   if (kv === undefined && quality === undefined && contextMemory === undefined) {
     const comparison = comparePresets(file, context, options.memory ?? platform.memoryLimit(), profile);

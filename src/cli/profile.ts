@@ -2,13 +2,14 @@
 import { stat } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { needsProfile } from '../codec/kv.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
 import { openModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { estimateCalibrationSeconds, shellQuote } from '../engine/profile.ts';
 import { profileNames } from '../hub/profile-name.ts';
 import { fileSource } from '../model/source.ts';
-import { choosePlan } from '../plan/auto.ts';
+import { AUTO, choosePlan } from '../plan/auto.ts';
 import { learnedCovers } from '../plan/default-codecs.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { isProfileStart, type Profile } from '../plan/profile.ts';
@@ -97,9 +98,9 @@ async function describeProfile({ profile, path }: Found) {
 function listCodecs({ learned, provenance }: Profile, shape: PlanShape) {
   const covered: string[] = [];
   const missing: string[] = [];
-  for (const spec of new Set([...zoo.filter(needsProfile), ...provenance.codecs])) {
+  for (const spec of new Set([...zoo.filter(codec => needsProfile(parseSpec(codec))), ...provenance.codecs])) {
     try {
-      (learnedCovers(learned[0], spec, shape) ? covered : missing).push(spec);
+      (learnedCovers(learned[0], parseSpec(spec), shape) ? covered : missing).push(spec);
     } catch (error) {
       if (!(error instanceof KvasirError)) throw error;
       // No profile can help a codec that does not support the model's head dimension, or one of an earlier version.
@@ -112,7 +113,7 @@ function listCodecs({ learned, provenance }: Profile, shape: PlanShape) {
 /** The plan of this many bits, if the profile can predict its divergence. */
 function predictPlan(bits: number, profile: Profile, shape: PlanShape) {
   try {
-    const plan = choosePlan(`auto:${bits}`, shape, profile);
+    const plan = choosePlan({ ...AUTO, bits }, shape, profile);
     return plan.predicted === undefined ? [] : [{ kv: plan.spec, bits: plan.bits, kld: plan.predicted }];
   } catch (error) {
     if (error instanceof KvasirError) return [];

@@ -1,7 +1,6 @@
 /** `kvasir run`: one prompt, one answer, streamed to stdout. */
 import type { Command } from 'commander';
 import { InputError } from '../util/errors.ts';
-import { withFlagNames } from './flag-names.ts';
 import {
   addModelOptions,
   addSamplingOptions,
@@ -81,7 +80,7 @@ async function run(name: string, argument: string | undefined, options: Options,
   if (options.json)
     console.log(JSON.stringify({ ...result, ...setup, memory: model.memory(), stats: model.stats() }, null, 1));
   else if (result.text !== '' && !result.text.endsWith('\n')) process.stdout.write('\n');
-  for (const notice of result.notices) console.error(withFlagNames(notice));
+  for (const notice of result.notices) console.error(notice);
   if (options.stats) console.error(await formatStats(result, model, conversation));
   if (session !== undefined && result.ids.length > 0) await conversation.save(session);
 }

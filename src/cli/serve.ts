@@ -14,7 +14,6 @@ import { MAX_PASS_MS } from '../worker/engine-process.ts';
 import { limitHeapGrowth } from '../worker/heap-growth.ts';
 import type { ServiceInfo } from '../worker/service.ts';
 import { formatCache } from './cache-choice.ts';
-import { withFlagNames } from './flag-names.ts';
 import { addModelOptions, formatDevice, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
 import { createProgress } from './progress.ts';
 
@@ -178,7 +177,7 @@ async function run(model: string, options: Options): Promise<void> {
       console.error('Warning: any web page that a user of this machine opens can use this server. Set --api-key.');
     const started = backend.ready().then(({ info }) => {
       progress.end();
-      for (const notice of info.notices) console.error(withFlagNames(notice));
+      for (const notice of info.notices) console.error(notice);
       console.log(
         describeServer(info, names, { url: server.url, hasApp: web !== undefined, operatorUrl: operators?.url }),
       );

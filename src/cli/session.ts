@@ -45,8 +45,10 @@ export async function resumeSession(model: Model, path: string): Promise<Convers
     return await model.restore(path);
   } catch (error) {
     if (!(error instanceof KvasirError) || error instanceof InputError) throw error;
-    const message = `${path}: ${error.message} The file is left as it is; use another one for a new conversation.`;
-    throw new InputError(message, { cause: error });
+    throw new InputError(
+      option => `${path}: ${error.describe(option)} The file is left as it is; use another one for a new conversation.`,
+      { cause: error },
+    );
   }
 }
 

@@ -6,8 +6,7 @@
  * page of a codec has the same length, `pageBytes`. Lists of variable length are at its end, padded with zeros; `encode`
  * returns the number of bytes used.
  */
-import type { Outliers } from '../kernel/device.ts';
-import type { PageLayout } from '../kernel/page-layout.ts';
+import type { PageCodec as DevicePageCodec } from '../kernel/device.ts';
 import type { KeyReader, ValueReader } from '../kernel/page-readers.ts';
 import type { Field } from './page-fields.ts';
 
@@ -21,15 +20,12 @@ export interface Shape {
 
 export type Side = 'key' | 'value';
 
-export interface PageCodec {
+export interface PageCodec extends DevicePageCodec {
   /** Spec of this side, e.g. `tq4-raw`. */
   readonly spec: string;
   readonly shape: Shape;
-  readonly pageBytes: number;
   /** The fields of a page, for documentation. */
   readonly fields: readonly Field[];
-  /** The byte layout of a page, for devices. */
-  readonly layout: PageLayout;
   /** Maximum relative squared error on Gaussian vectors. */
   readonly budget: number;
   /** What its paper proves of the error on Gaussian vectors, if anything. */
@@ -40,18 +36,6 @@ export interface PageCodec {
   readonly isIdempotent: boolean;
   /** Mean squared error of a token of the calibration text, in the domain of the codes; absent if it was not measured. */
   readonly expectedError?: number;
-  /** Encodes a page whose first token is at position `start`; returns the number of bytes used. */
-  encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
-  decode(page: Uint8Array, tokens: number, out: Float32Array, start: number): void;
-  /**
-   * The squared error of a page that encodes `x`, in the domain of the codes: of its tokens from `firstToken` on. Absent
-   * if the encoder does not search for the nearest code.
-   */
-  squaredError?(x: Float32Array, tokens: number, page: Uint8Array, start: number, firstToken?: number): number;
-  /** Counts a page's outliers; absent if the codec has no outlier lists. */
-  outliers?(page: Uint8Array): Outliers;
-  /** Whether a page of unknown origin can be read safely; absent if any bytes can. */
-  isValid?(page: Uint8Array): boolean;
 }
 
 /** Bounds of an expected error, apart from the rounding of norms. */

@@ -23,27 +23,31 @@ export interface Family {
   /** Trains the arrays that `create` needs; absent if it needs none. */
   learn?(request: LearnRequest): Learned;
   /** Untrained arrays of the right lengths, for callers that need only sizes. Default: `learn` on Gaussian samples. */
-  placeholderLearned?(request: Omit<CodecRequest, 'learned'>): Learned;
+  placeholderLearned?(request: SideRequest): Learned;
   /** Samples of a layer that `learn` should have: fewer make the codec worse. Default: any number. */
-  recommendedSamples?(request: Omit<CodecRequest, 'learned'>): number;
+  recommendedSamples?(request: SideRequest): number;
   /** All specs of the family share the learned arrays. */
   sharesLearned?: boolean;
   /** Whether `create` needs learned arrays; `optional` if it has defaults without them. Default: true. */
   needsLearned?(variants: readonly string[], base: string): boolean | 'optional';
 }
 
-export interface LearnRequest extends Omit<CodecRequest, 'learned'> {
+export interface LearnRequest extends SideRequest {
   samples: Samples;
 }
 
-export interface CodecRequest {
+export interface CodecRequest extends SideRequest {
+  learned: Learned;
+}
+
+/** One side of a spec, and what it is for. */
+export interface SideRequest {
   /** Canonical spec of this side. */
   spec: string;
   /** The pattern's match on the base name. */
   match: RegExpMatchArray;
   side: Side;
   shape: Shape;
-  learned: Learned;
   has(variant: string): boolean;
   /** The number of a `#` variant. */
   numberOf(variant: string, defaultValue: number): number;

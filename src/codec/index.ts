@@ -19,7 +19,7 @@ export {
   type Side,
   type ValueCodec,
 } from './codec.ts';
-export type { CodecRequest, Family, LearnRequest, Variant } from './family.ts';
+export type { CodecRequest, Family, LearnRequest, SideRequest, Variant } from './family.ts';
 export {
   createCodec,
   createSideCodec,

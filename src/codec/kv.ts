@@ -2,18 +2,20 @@
 
 import { attend, type Segment } from '../kernel/js/attend.ts';
 import { firstCodedRow, sealedPagesAt, skippedTokens, visibleSinks } from '../kernel/visibility.ts';
-import { ShapeError } from '../util/errors.ts';
+import { ShapeError, SpecError } from '../util/errors.ts';
 import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
-import type { LearnRequest } from './family.ts';
+import type { SideRequest } from './family.ts';
 import { gaussianSamples, type Learned, type Samples } from './learned.ts';
 import {
+  F16,
   type F16Window,
   familyOf,
   findVariant,
   formatSide,
   formatSpec,
-  parseSpec,
+  type KvSpec,
   type SideSpec,
+  toSpec,
   windowOf,
 } from './spec.ts';
 import { type Validation, validateCodec } from './validate.ts';
@@ -55,11 +57,10 @@ export interface KvSegment extends Segment {
   values: ValueCodec;
 }
 
-export function createCodec(spec: string, shape: KvShape, learned: KvLearned = {}): KvCodec {
-  const parsed = parseSpec(spec);
+export function createCodec(spec: string | KvSpec, shape: KvShape, learned: KvLearned = {}): KvCodec {
+  const parsed = toSpec(spec);
   const full = checkShape(shape);
-  const keys: KeyCodec = createSideCodec(parsed.key, 'key', full, learned.key);
-  const values: ValueCodec = createSideCodec(parsed.value, 'value', full, learned.value);
+  const { keys, values } = createPair(parsed, full, learned);
   const window = windowOf(parsed);
   return {
     spec: formatSpec(parsed),
@@ -67,12 +68,17 @@ export function createCodec(spec: string, shape: KvShape, learned: KvLearned = {
     keys,
     values,
     window,
-    encode: (k, v) => encodeAll(k, v, keys, values, window),
+    encode: (k, v) => encodeAll(k, v, { keys, values }, window),
     decode: decodeAll,
     attend: (query, segments) => attend(checkQuery(query, full), segments, full),
     validate: () => [validateCodec(keys, 'key'), validateCodec(values, 'value')],
   };
 }
+
+const createPair = (spec: KvSpec, shape: Shape, learned: KvLearned = {}): CodecPair => ({
+  keys: createSideCodec(spec.key, 'key', shape, learned.key),
+  values: createSideCodec(spec.value, 'value', shape, learned.value),
+});
 
 /** The codec of keys or of values alone. */
 export function createSideCodec(spec: SideSpec, side: Side, shape: Shape, learned: Learned = {}): Codec {
@@ -80,8 +86,8 @@ export function createSideCodec(spec: SideSpec, side: Side, shape: Shape, learne
 }
 
 /** Trains the arrays that a spec's codecs need on samples of one layer, for `createCodec`. */
-export function learn(spec: string, shape: KvShape, samples: { key: Samples; value: Samples }): KvLearned {
-  const { key, value } = parseSpec(spec);
+export function learn(spec: string | KvSpec, shape: KvShape, samples: { key: Samples; value: Samples }): KvLearned {
+  const { key, value } = toSpec(spec);
   const full = checkShape(shape);
   return {
     key: learnSide(key, 'key', full, samples.key),
@@ -90,51 +96,48 @@ export function learn(spec: string, shape: KvShape, samples: { key: Samples; val
 }
 
 /** Untrained arrays of the right lengths, for callers that need only sizes: these do not depend on the data. */
-export function placeholderLearned(spec: string, shape: KvShape): KvLearned {
-  const parsed = parseSpec(spec);
+export function placeholderLearned(spec: KvSpec, shape: KvShape): KvLearned {
   const full = checkShape(shape);
   const createPlaceholder = (side: Side) => {
-    const { placeholderLearned } = familyOf(parsed[side]).family;
+    const { placeholderLearned } = familyOf(spec[side]).family;
     return placeholderLearned
-      ? placeholderLearned(createRequest(parsed[side], side, full))
-      : learnSide(parsed[side], side, full, gaussianSamples(full, 1));
+      ? placeholderLearned(createRequest(spec[side], side, full))
+      : learnSide(spec[side], side, full, gaussianSamples(full, 1));
   };
   return { key: createPlaceholder('key'), value: createPlaceholder('value') };
 }
 
 /** Whether a spec's codecs need learned arrays, which a model's profile provides. */
-export const needsProfile = (spec: string): boolean => profileNeeds(spec).includes(true);
+export const needsProfile = (spec: KvSpec): boolean => profileNeeds(spec).includes(true);
 
 /** Whether a spec's codecs use learned arrays: they need them, or have defaults without them. */
-export const usesProfile = (spec: string): boolean => profileNeeds(spec).some(Boolean);
+export const usesProfile = (spec: KvSpec): boolean => profileNeeds(spec).some(Boolean);
 
 /** Samples of a layer that a spec's codecs should be trained on; 0 if any number will do. */
-export function recommendedSamples(spec: string, shape: KvShape): number {
-  const parsed = parseSpec(spec);
+export function recommendedSamples(spec: KvSpec, shape: KvShape): number {
   const full = checkShape(shape);
   const samplesFor = (side: Side) =>
-    familyOf(parsed[side]).family.recommendedSamples?.(createRequest(parsed[side], side, full)) ?? 0;
+    familyOf(spec[side]).family.recommendedSamples?.(createRequest(spec[side], side, full)) ?? 0;
   return Math.max(samplesFor('key'), samplesFor('value'));
 }
 
-function profileNeeds(spec: string): (boolean | 'optional')[] {
-  const { key, value } = parseSpec(spec);
-  return [key, value].map(({ base, variants }) => {
-    const { family } = familyOf({ base, variants });
-    return family.learn !== undefined && (family.needsLearned?.(variants, base) ?? true);
+const profileNeeds = ({ key, value }: KvSpec): (boolean | 'optional')[] =>
+  [key, value].map(side => {
+    const { family } = familyOf(side);
+    return family.learn !== undefined && (family.needsLearned?.(side.variants, side.base) ?? true);
   });
-}
 
 export function learnSide(spec: SideSpec, side: Side, shape: Shape, samples: Samples): Learned {
   return familyOf(spec).family.learn?.({ ...createRequest(spec, side, shape), samples }) ?? {};
 }
 
-function createRequest(spec: SideSpec, side: Side, shape: Shape): Omit<LearnRequest, 'samples'> {
+function createRequest(spec: SideSpec, side: Side, shape: Shape): SideRequest {
   const { family, match } = familyOf(spec);
   const variants = new Map(
     spec.variants.map(text => {
-      const { variant, number } = findVariant(family, text)!;
-      return [variant.name, number];
+      const found = findVariant(family, text);
+      if (!found) throw new SpecError(`${family.title} has no variant "-${text}".`);
+      return [found.variant.name, found.number];
     }),
   );
   return {
@@ -170,14 +173,15 @@ function checkQuery(query: Float32Array, { headDim, kvHeads }: Shape): Float32Ar
   return query;
 }
 
+type CodecPair = Pick<KvCodec, 'keys' | 'values'>;
+
 function encodeAll(
   k: Float32Array,
   v: Float32Array,
-  keys: KeyCodec,
-  values: ValueCodec,
+  codecs: CodecPair,
   { sink, recent }: Required<F16Window>,
 ): KvSegment[] {
-  const { headDim, kvHeads, pageTokens } = keys.shape;
+  const { headDim, kvHeads, pageTokens } = codecs.keys.shape;
   const rowLength = headDim * kvHeads;
   const tokens = k.length / rowLength;
   if (!Number.isInteger(tokens) || v.length !== k.length)
@@ -185,13 +189,7 @@ function encodeAll(
       `keys and values must have the same length, a multiple of ${kvHeads} heads x ${headDim} dims = ${rowLength}; ` +
         `got ${k.length} and ${v.length}.`,
     );
-  const encodeSegment = (
-    from: number,
-    to: number,
-    keyCodec: KeyCodec,
-    valueCodec: ValueCodec,
-    skip: number,
-  ): KvSegment => {
+  const encodeSegment = (from: number, to: number, { keys, values }: CodecPair, skip: number): KvSegment => {
     const pack = (codec: KeyCodec | ValueCodec, x: Float32Array) => {
       const page = new Uint8Array(codec.pageBytes);
       const rows = x.slice(from * rowLength, to * rowLength);
@@ -200,20 +198,11 @@ function encodeAll(
       codec.encode(rows, to - from, page, from);
       return page;
     };
-    return {
-      keys: keyCodec,
-      values: valueCodec,
-      keyPage: pack(keyCodec, k),
-      valuePage: pack(valueCodec, v),
-      start: from,
-      tokens: to - from,
-      skip,
-    };
+    return { keys, values, keyPage: pack(keys, k), valuePage: pack(values, v), start: from, tokens: to - from, skip };
   };
   const f16Segment = (from: number, to: number) => {
-    const shape = { ...keys.shape, pageTokens: Math.ceil((to - from) / 16) * 16 };
-    const [keyCodec, valueCodec] = (['key', 'value'] as const).map(side => createSideCodec(F16, side, shape));
-    return encodeSegment(from, to, keyCodec, valueCodec, 0);
+    const shape = { ...codecs.keys.shape, pageTokens: Math.ceil((to - from) / 16) * 16 };
+    return encodeSegment(from, to, createPair(F16, shape), 0);
   };
 
   // As the query after these tokens sees them.
@@ -224,13 +213,11 @@ function encodeAll(
   for (let page = 0; page < pages; page++) {
     const start = page * pageTokens;
     const skip = Math.min(pageTokens, skippedTokens(start, pages, { pageTokens, sinks: sink }));
-    segments.push(encodeSegment(start, start + pageTokens, keys, values, skip));
+    segments.push(encodeSegment(start, start + pageTokens, codecs, skip));
   }
   if (tokens > pages * pageTokens) segments.push(f16Segment(pages * pageTokens, tokens));
   return segments;
 }
-
-const F16: SideSpec = { base: 'f16', variants: [] };
 
 function decodeAll(segments: readonly KvSegment[]): { keys: Float32Array; values: Float32Array } {
   const { headDim, kvHeads } = segments[0]?.keys.shape ?? { headDim: 0, kvHeads: 0 };

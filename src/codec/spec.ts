@@ -7,6 +7,7 @@
  *
  * formatSpec(parseSpec(text)) is canonical: parsing it gives the same spec.
  */
+import { editDistance } from '../util/closest-name.ts';
 import { SpecError } from '../util/errors.ts';
 import type { Side } from './codec.ts';
 import type { Family, Variant } from './family.ts';
@@ -36,15 +37,26 @@ export const DEFAULT_WINDOW: Required<F16Window> = { sink: 4, recent: 0, edge: 0
 const WINDOWS = ['sink', 'recent', 'edge'] as const;
 const MAX_WINDOW = 1 << 20;
 
+/** One codec without variants, for keys and values. */
+export function specOf(base: string, window: F16Window = {}): KvSpec {
+  const side = { base, variants: [] };
+  return { key: side, value: side, window };
+}
+
+export const F16: KvSpec = specOf('f16');
+
+/** For public functions, which take a spec as text or parsed. */
+export const toSpec = (spec: string | KvSpec): KvSpec => (typeof spec === 'string' ? parseSpec(spec) : spec);
+
 export function parseSpec(text: string): KvSpec {
-  const [codecs, ...windows] = text.split('+');
+  const [codecs] = text.split('+', 1);
   const sides = codecs.split('/');
   if (sides.length > 2)
     throw new SpecError(`"${text}" has ${sides.length} codecs. Write one, or two as keys/values, such as tq4/tq3.`);
   const key = parseSide(sides[0], 'key', text);
   const value = sides.length === 2 ? parseSide(sides[1], 'value', text) : valueSpecOf(key);
   if (sides.length === 2) rejectKeyVariants(value, 'value', text);
-  return { key, value, window: parseWindows(windows, text) };
+  return { key, value, window: parseWindow(text.slice(codecs.length), text) };
 }
 
 /** The canonical text of a spec, which `parseSpec` reads. */
@@ -124,9 +136,10 @@ function rejectKeyVariants(spec: SideSpec, side: Side, whole: string): void {
   if (wrong) throw new SpecError(`"${whole}": -${wrong} is for keys only. Write it before the "/".`);
 }
 
-function parseWindows(texts: string[], whole: string): F16Window {
+/** Parses `+sink4+recent64`, or nothing. */
+export function parseWindow(windows: string, whole: string): F16Window {
   const window: F16Window = {};
-  for (const text of texts) {
+  for (const text of windows.split('+').slice(1)) {
     const [, name, digits] = text.match(/^(sink|recent|edge)(\d{1,7})$/) ?? [];
     if (!name)
       throw new SpecError(`"${whole}": "+${text}" is not a window. Use +sink4, +recent128 or +edge2, with any number.`);
@@ -144,25 +157,7 @@ function suggestNearest(text: string): string {
     ...bases,
     ...variants.filter(({ name }) => !name.includes('#')).map(({ name }) => `${bases[0]}-${name}`),
   ]);
-  const ranked = names
-    .map(name => ({ name, distance: editDistance(text.toLowerCase(), name) }))
-    .sort((a, b) => a.distance - b.distance);
-  return `Nearest: ${ranked
-    .slice(0, 3)
-    .map(({ name }) => name)
-    .join(', ')}. \`kvasir codecs\` lists all.`;
-}
-
-/** Levenshtein distance on the first 64 characters: specs are short. */
-function editDistance(a: string, b: string): number {
-  const text = a.slice(0, 64);
-  let row = Array.from({ length: b.length + 1 }, (_, j) => j);
-  for (let i = 1; i <= text.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= b.length; j++) {
-      next.push(Math.min(next[j - 1] + 1, row[j] + 1, row[j - 1] + (text[i - 1] === b[j - 1] ? 0 : 1)));
-    }
-    row = next;
-  }
-  return row[b.length];
+  const distances = new Map(names.map(name => [name, editDistance(text.toLowerCase(), name)]));
+  const nearest = names.sort((a, b) => distances.get(a)! - distances.get(b)! || 0).slice(0, 3);
+  return `Nearest: ${nearest.join(', ')}. \`kvasir codecs\` lists all.`;
 }

@@ -1,7 +1,7 @@
 /** Rows per forward pass: as many as the scratch holds, fewer if one operation would block the event loop for too long. */
 
 import type { Device } from '../kernel/device.ts';
-import { InputError } from '../util/errors.ts';
+import { optionError } from '../util/errors.ts';
 
 export interface BatchSize {
   readonly rows: number;
@@ -21,7 +21,7 @@ const FIRST_ROWS = 32;
 export function maxBatchRows(prefillChunk: number | undefined, { name }: Device): number {
   const rows = prefillChunk ?? (name === 'js' ? 32 : name === 'webgpu' ? 512 : 256);
   if (!Number.isInteger(rows) || rows < 1 || rows > 65536)
-    throw new InputError(`prefillChunk must be an integer from 1 to 65536; got ${rows}.`);
+    throw optionError('prefillChunk', `must be an integer from 1 to 65536; got ${rows}.`);
   return rows;
 }
 

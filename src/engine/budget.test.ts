@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { parseSpec } from '../codec/spec.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { createPlan, planBytes } from '../plan/plan.ts';
@@ -18,7 +19,7 @@ const config = {
   rope: { dims: 16 },
 } as ModelConfig;
 const shape = { layers: 3, kvHeads: 2, headDim: 16, pageTokens: 16 };
-const plans = Object.fromEntries(['f16', 'tq4', 'tq3', 'tq2'].map(spec => [spec, createPlan(spec, shape)]));
+const plans = Object.fromEntries(['f16', 'tq4', 'tq3', 'tq2'].map(spec => [spec, createPlan(parseSpec(spec), shape)]));
 const tensors = new Map(
   [
     { name: 'a', shape: [64, 256], bytes: 64 * 144 },

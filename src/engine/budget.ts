@@ -1,11 +1,13 @@
 /** Checks that a model fits in memory before any weights are read, so that the caller gets advice instead of a crash. */
+
 import { pageBytes } from '../cache/leaf.ts';
+import { specOf } from '../codec/spec.ts';
 import type { Device } from '../kernel/device.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { createScratch } from '../model/forward.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { createPlan, fixedBytes, type Plan, planBytes } from '../plan/plan.ts';
-import { CapacityError } from '../util/errors.ts';
+import { CapacityError, type OptionNames } from '../util/errors.ts';
 import { formatBytes, formatCount } from '../util/units.ts';
 
 export interface BudgetRequest {
@@ -58,8 +60,10 @@ export function checkBudget(request: BudgetRequest, limit: number): Budget {
     (typeof request.kvMemory === 'number' ? '' : ` for ${formatCount(context)} tokens of ${plan.spec}`);
   if (total > limit)
     throw new CapacityError(
-      `This needs ${formatBytes(total)} (weights ${formatBytes(weights)}, ${cacheText}, scratch ` +
-        `${formatBytes(scratch)}), and ${formatBytes(limit)} is available. ${suggestions(request, limit - weights - scratch)}`,
+      option =>
+        `This needs ${formatBytes(total)} (weights ${formatBytes(weights)}, ${cacheText}, scratch ` +
+        `${formatBytes(scratch)}), and ${formatBytes(limit)} is available. ` +
+        suggestions(request, limit - weights - scratch, option),
     );
   const wanted = request.kvMemory === 'auto' ? Math.max(AUTO_CONTEXTS * cache, AUTO_BYTES) : cache;
   const chosen = Math.max(cache, Math.min(wanted, limit - weights - scratch));
@@ -68,8 +72,10 @@ export function checkBudget(request: BudgetRequest, limit: number): Budget {
   const kept = Math.max(reserved, needed);
   if (reserved < needed)
     throw new CapacityError(
-      `The ${device.name} device can hold ${formatBytes(reserved)} in addition to the weights; this needs ${formatBytes(needed)} ` +
-        `(${cacheText}, scratch ${formatBytes(scratch - extra)}). ${suggestions(request, reserved - scratch + extra)}`,
+      option =>
+        `The ${device.name} device can hold ${formatBytes(reserved)} in addition to the weights; this needs ` +
+        `${formatBytes(needed)} (${cacheText}, scratch ${formatBytes(scratch - extra)}). ` +
+        suggestions(request, reserved - scratch + extra, option),
     );
   return { ...budget, cache: Math.min(chosen, kept - scratch + extra) };
 }
@@ -79,26 +85,29 @@ function checkCacheSize({ kvMemory, plan }: BudgetRequest, cache: number): void 
   const least = planBytes(plan, plan.pageTokens + plan.window.recent + 1);
   if (typeof kvMemory === 'number' && cache < least)
     throw new CapacityError(
-      `A KV cache of ${formatBytes(cache)} is too small: one conversation with a sealed page of ${plan.spec} needs ` +
-        `${formatBytes(least)}. Raise kvMemory, or use a codec with fewer bits.`,
+      option =>
+        `A KV cache of ${formatBytes(cache)} is too small: one conversation with a sealed page of ${plan.spec} needs ` +
+        `${formatBytes(least)}. Raise ${option('kvMemory')}, or use a codec with fewer bits.`,
+      { option: 'kvMemory' },
     );
 }
 
-function suggestions(request: BudgetRequest, room: number): string {
+function suggestions(request: BudgetRequest, room: number, option: OptionNames): string {
   const { plan, context, config } = request;
   const { pageTokens, leaf } = plan;
   if (room < pageBytes(leaf) / pageTokens) return 'Use a smaller model, or one with fewer bits per weight.';
   const maxBytes = Math.min(room, planBytes(plan, context) - 1);
   const fits = ['tq4', 'tq3', 'tq2'].find(
-    spec => spec !== plan.spec && planBytes(createPlan(spec, { ...config, pageTokens }), context) <= maxBytes,
+    codec =>
+      codec !== plan.spec && planBytes(createPlan(specOf(codec), { ...config, pageTokens }), context) <= maxBytes,
   );
   // The largest context, in whole pages, that fits.
   const pages = Math.floor((room - fixedBytes(plan)) / pageBytes(leaf));
   const tokens = Math.max(0, pages) * pageTokens;
   const options = [
     tokens > 0 && tokens < context && `a context of ${formatCount(tokens)} fits`,
-    fits && `kv: '${fits}' fits at this context`,
-  ].filter(option => option !== false && option !== undefined);
+    fits && `${option('kv', fits)} fits at this context`,
+  ].filter(text => text !== false && text !== undefined);
   return options.length > 0
     ? `With this model, ${options.join('; ')}.`
     : 'Use a smaller model, or close other programs.';

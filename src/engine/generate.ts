@@ -85,7 +85,10 @@ export async function* generate(
   const { engine, scheduler, guard, plan, context } = generation;
   const { onPrefill, maxTokens, signal, tenant = '', cacheSalt, readExact } = options;
   if (readExact && plan.mode !== 'shadow')
-    throw new InputError("readExact needs a model in shadow mode. Load it with kvMode: 'shadow'.");
+    throw new InputError(
+      option => `${option('readExact')} needs a model in shadow mode. Load it with ${option('kvMode', 'shadow')}.`,
+      { option: 'readExact' },
+    );
   checkTokenIds(prompt, engine.config.vocab);
   const remaining = remainingTokens(prompt.length, generation);
   const maxNew = Math.min(maxTokens ?? remaining, remaining);
@@ -236,7 +239,7 @@ const slideNotice = (context: number, dropped: number): string =>
 const fullNotice = ({ context }: GenerationContext, written: number, maxTokens?: number): string =>
   `The context of ${formatCount(context)} tokens is full` +
   (maxTokens !== undefined && maxTokens > written
-    ? `: the answer ended after ${formatCount(written)} tokens, and maxTokens allowed ${formatCount(maxTokens)}.`
+    ? `: the answer ended after ${formatCount(written)} tokens, and the limit was ${formatCount(maxTokens)}.`
     : '.');
 
 /** Counting this many takes no time. */
@@ -262,12 +265,15 @@ function remainingTokens(prompt: number, generation: GenerationContext): number 
   if (prompt < limit) return limit - prompt;
   if (limit === context)
     throw new ContextError(
-      `A prompt of ${prompt} tokens leaves no room in a context of ${context}. Shorten the prompt, load the model with ` +
-        "a larger context, or use overflow: 'slide' to drop the oldest tokens.",
+      option =>
+        `A prompt of ${prompt} tokens leaves no room in a context of ${context}. Shorten the prompt, load the model with ` +
+        `a larger ${option('context')}, or use ${option('overflow', 'slide')} to drop the oldest tokens.`,
     );
   throw new ContextError(
-    `A prompt of ${prompt} tokens leaves no room in a KV cache of ${formatBytes(cache.stats.capacity)}, which holds ` +
-      `${formatCount(limit)} tokens of ${plan.spec}. Shorten the prompt, raise kvMemory, or use a codec with fewer bits.`,
+    option =>
+      `A prompt of ${prompt} tokens leaves no room in a KV cache of ${formatBytes(cache.stats.capacity)}, which holds ` +
+      `${formatCount(limit)} tokens of ${plan.spec}. Shorten the prompt, raise ${option('kvMemory')}, or use a codec ` +
+      'with fewer bits.',
   );
 }
 

@@ -1,4 +1,5 @@
 /** A model with a profile that is given, found or missing. */
+
 import { readFileSync, rmSync } from 'node:fs';
 import { copyFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -9,6 +10,7 @@ import { writeTempModel } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { loadModel, type Model } from '../api/model.ts';
 import { placeholderLearned } from '../codec/kv.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { evaluate } from '../eval/evaluate.ts';
 import { smallContent } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
@@ -29,7 +31,7 @@ beforeAll(async () => {
   await file.gguf.close();
   cache = await mkdtemp(join(tmpdir(), 'kvasir-cache-'));
   vi.stubEnv('KVASIR_CACHE', cache);
-  const { key = {}, value = {} } = placeholderLearned('tq35-v', planShape(file));
+  const { key = {}, value = {} } = placeholderLearned(parseSpec('tq35-v'), planShape(file));
   const content = {
     ...smallContent,
     fingerprint: await modelFingerprint(file),

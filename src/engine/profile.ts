@@ -1,7 +1,8 @@
 /** Finds the profile of a model file: the given one, or the one on disk. */
 import { needsProfile, usesProfile } from '../codec/kv.ts';
+import { formatSpec, type KvSpec } from '../codec/spec.ts';
 import { type DeviceName, isGpu } from '../kernel/open.ts';
-import { isAuto } from '../plan/auto.ts';
+import { isAuto, type PlanSpec } from '../plan/auto.ts';
 import { defaultCodecs, missingCodecs, placeholderForAll } from '../plan/default-codecs.ts';
 import { checkProfile, type ProfileShape } from '../plan/profile.ts';
 import { openProfile, type ProfileInput } from '../plan/profile-input.ts';
@@ -67,7 +68,7 @@ export async function estimateCalibrationSeconds(
  */
 export async function resolveProfile(
   file: ModelFile,
-  specs: readonly string[],
+  specs: readonly PlanSpec[],
   input?: ProfileInput,
   options: { signal?: AbortSignal } = {},
 ): Promise<ProfileSearch> {
@@ -85,7 +86,7 @@ export async function resolveProfile(
 }
 
 /** Throws if the profile lacks what a spec needs; the message has the command to run. */
-async function checkLearnedFor(file: ModelFile, spec: string, { profile, notice }: ProfileSearch): Promise<void> {
+async function checkLearnedFor(file: ModelFile, spec: KvSpec, { profile, notice }: ProfileSearch): Promise<void> {
   const shape = planShape(file);
   const missing = missingCodecs(profile?.learned[0] ?? placeholderForAll(defaultCodecs(shape), shape), spec, shape);
   if (profile && !missing) return;
@@ -93,9 +94,10 @@ async function checkLearnedFor(file: ModelFile, spec: string, { profile, notice 
   const time = file.paths.length > 0 ? ` (about ${formatDuration(await estimateCalibrationSeconds(file))} here)` : '';
   const why = profile ? `its profile only covers ${profile.provenance.codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
-    `${spec} needs a calibrated model, and ${why}. ` +
+    option =>
+      `${formatSpec(spec)} needs a calibrated model, and ${why}. ` +
       `Run: kvasir calibrate ${model}${missing ? ` --codecs ${missing}` : ''}${time}\n` +
-      `Or use quality: 'safe' (q8_0), which needs none, or kv: 'f16'.${notice ? `\n${notice}` : ''}`,
+      `Or use ${option('quality', 'safe')} (q8_0), which needs none, or ${option('kv', 'f16')}.${notice ? `\n${notice}` : ''}`,
   );
 }
 

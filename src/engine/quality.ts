@@ -31,5 +31,5 @@ export async function measureQuality(engine: Engine, sequence: Sequence, plan: P
 export const unfamiliarNotice = ({ ratio }: Quality, { spec }: Plan): string | undefined =>
   ratio > UNFAMILIAR_RATIO
     ? `This text is unlike the text that ${spec} was calibrated on: the cache's error is ${ratio.toFixed(2)} times as large. ` +
-      "To improve it, use quality: 'safe', or calibrate with text like this one in FILE: kvasir calibrate MODEL --text FILE"
+      'To improve it, use the quality preset safe, or calibrate with text like this one in FILE: kvasir calibrate MODEL --text FILE'
     : undefined;

@@ -264,7 +264,8 @@ function createPenalties(
       const outside = ids.find(id => !(id >= 0 && id < logits.length));
       if (outside !== undefined) {
         throw new InputError(
-          `Token ${outside} of the prompt or of logitBias is outside the vocabulary of ${logits.length}.`,
+          option =>
+            `Token ${outside} of the prompt or of ${option('logitBias')} is outside the vocabulary of ${logits.length}.`,
         );
       }
       const before = ids.map(id => logits[id]!);

@@ -13,7 +13,7 @@ import type { Sequence } from '../cache/sequence.ts';
 import { type Chunk, forward } from '../model/forward.ts';
 import type { Plan } from '../plan/plan.ts';
 import { yieldToEventLoop } from '../platform/event-loop.ts';
-import { CapacityError, ContextError } from '../util/errors.ts';
+import { CapacityError, ContextError, type Wording } from '../util/errors.ts';
 import type { Engine } from './engine.ts';
 import type { Guard } from './guard.ts';
 import type { Request } from './request.ts';
@@ -65,8 +65,9 @@ interface Flight {
 /** Fewer tokens are not worth waiting for. */
 const MIN_SHARED_TOKENS = 16;
 
-const TOO_SMALL =
-  'The KV cache is too small for this request alone. Raise kvMemory, use a codec with fewer bits, or shorten the prompt.';
+const TOO_SMALL: Wording = option =>
+  `The KV cache is too small for this request alone. Raise ${option('kvMemory')}, use a codec with fewer bits, or shorten ` +
+  'the prompt.';
 
 /** `guard`: checks the codes of sealed pages. */
 export function createScheduler(

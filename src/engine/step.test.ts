@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
+import { parseSpec } from '../codec/spec.ts';
 import type { Chunk } from '../model/forward.ts';
 import { createPlan } from '../plan/plan.ts';
 import { loadEngine, openModelFile } from './engine.ts';
@@ -10,7 +11,7 @@ const kv = 'tq3+recent5';
 
 async function open(prefillChunk: number) {
   const file = await openModelFile(new Blob([writeGguf(tinyModel())]));
-  const plan = createPlan(kv, { ...file.config, pageTokens: 16 });
+  const plan = createPlan(parseSpec(kv), { ...file.config, pageTokens: 16 });
   const engine = await loadEngine(file, { plan, context: 256 }, { device: 'js', prefillChunk });
   return { engine, sequence: () => engine.openSequence(plan, 256) };
 }

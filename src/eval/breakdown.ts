@@ -17,19 +17,14 @@ export interface Breakdown {
   classes: BreakdownEntry[];
 }
 
-export interface BreakdownAccumulator {
-  add(position: number, next: number, kld: number): void;
-  result(): Breakdown;
-}
-
 /** Number of equal ranges that the positions are split into. */
 const POSITION_BINS = 8;
 
-export const TOKEN_CLASSES = ['word', 'part of a word', 'number', 'punctuation', 'space', 'special'] as const;
-export type TokenClass = (typeof TOKEN_CLASSES)[number];
+const TOKEN_CLASSES = ['word', 'part of a word', 'number', 'punctuation', 'space', 'special'] as const;
+type TokenClass = (typeof TOKEN_CLASSES)[number];
 
 /** The class of a token by its vocabulary entry. A word starts with a space; a part of a word does not. */
-export function tokenClass(text: string): TokenClass {
+function tokenClass(text: string): TokenClass {
   // Byte-level vocabularies write a space as Ġ and a new line as Ċ; SentencePiece writes ▁ and <0x0A>.
   const plain = text
     .replace(/[Ġ▁]/g, ' ')
@@ -44,7 +39,7 @@ export function tokenClass(text: string): TokenClass {
 }
 
 /** Breaks down the divergence at positions `from` to `to`. */
-export function createBreakdown(from: number, to: number, classOf: (id: number) => TokenClass): BreakdownAccumulator {
+function createBreakdown(from: number, to: number, classOf: (id: number) => TokenClass) {
   const width = Math.max(1, (to - from) / POSITION_BINS);
   const sums = new Map<string, { kld: number; tokens: number }>();
   const addTo = (name: string, kld: number) => {
@@ -60,18 +55,18 @@ export function createBreakdown(from: number, to: number, classOf: (id: number) 
       return sum ? [{ name, kld: sum.kld / sum.tokens, tokens: sum.tokens }] : [];
     });
   return {
-    add(position, next, kld) {
+    add(position: number, next: number, kld: number) {
       addTo(ranges[Math.min(POSITION_BINS - 1, Math.floor((position - from) / width))], kld);
       addTo(classOf(next), kld);
     },
-    result: () => ({ positions: entries(ranges), classes: entries(TOKEN_CLASSES) }),
+    result: (): Breakdown => ({ positions: entries(ranges), classes: entries(TOKEN_CLASSES) }),
   };
 }
 
 /** Collects one breakdown per plan; `add` takes what `measureDivergence` reports to `onScored`. */
 export function createBreakdowns(from: number, to: number, tokenizer: Tokenizer) {
   const classes = Array.from({ length: tokenizer.vocabSize }, (_, id) => tokenClass(tokenizer.tokenText(id)));
-  const bySpec = new Map<string, BreakdownAccumulator>();
+  const bySpec = new Map<string, ReturnType<typeof createBreakdown>>();
   return {
     add({ spec }: Plan, position: number, next: number, kld: number) {
       const breakdown = bySpec.get(spec) ?? createBreakdown(from, to, id => classes[id]);

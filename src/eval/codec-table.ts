@@ -6,8 +6,8 @@ import { type Learned, samplesOf } from '../codec/learned.ts';
 import { createRandom, normals } from '../codec/parts/random.ts';
 import { createRopeFrequencies } from '../codec/parts/rope.ts';
 import { norm } from '../codec/parts/vector.ts';
-import { familyOf, formatSide, parseSpec, type SideSpec } from '../codec/spec.ts';
-import { type Loss, measureLoss, type Validation } from '../codec/validate.ts';
+import { F16, familyOf, formatSide, formatSpec, type KvSpec, type SideSpec } from '../codec/spec.ts';
+import { type Loss, measureLoss } from '../codec/validate.ts';
 import { codecBits } from '../plan/plan.ts';
 import { ShapeError } from '../util/errors.ts';
 import { makeVectors, vectorSets } from './vectors.ts';
@@ -44,31 +44,26 @@ export interface UnsupportedRow {
 }
 
 /** Measures codecs at one head dimension on `count` vectors of every set. Yields each row when it is done. */
-export function* codecRows(
-  specs: readonly string[],
-  dim: number,
-  count = DEFAULT_VECTORS,
-): Generator<CodecRow | UnsupportedRow> {
-  const fixture = createFixture(dim, count);
-  for (const spec of specs) {
-    try {
-      yield measure(spec, fixture);
-    } catch (error) {
-      if (!(error instanceof ShapeError)) throw error;
-      yield { spec, dim, refused: error.message };
-    }
-  }
-}
+export const codecRows = (specs: readonly KvSpec[], dim: number, count = DEFAULT_VECTORS) =>
+  rowsOf(specs, createFixture(dim, count), measure);
 
 /** Validates codecs at one head dimension, trained and measured on Gaussian vectors. Yields the sides of each spec. */
-export function* validationRows(specs: readonly string[], dim: number): Generator<Validation[] | UnsupportedRow> {
-  const fixture = createFixture(dim, VALIDATION_TRAINING);
+export const validationRows = (specs: readonly KvSpec[], dim: number) =>
+  rowsOf(specs, createFixture(dim, VALIDATION_TRAINING), (spec, { create }) =>
+    create(spec, 'gaussian', 'gaussian').validate(),
+  );
+
+function* rowsOf<T>(
+  specs: readonly KvSpec[],
+  fixture: Fixture,
+  measureOne: (spec: KvSpec, fixture: Fixture) => T,
+): Generator<T | UnsupportedRow> {
   for (const spec of specs) {
     try {
-      yield fixture.create(spec, 'gaussian', 'gaussian').validate();
+      yield measureOne(spec, fixture);
     } catch (error) {
       if (!(error instanceof ShapeError)) throw error;
-      yield { spec, dim, refused: error.message };
+      yield { spec: formatSpec(spec), dim: fixture.dim, refused: error.message };
     }
   }
 }
@@ -97,14 +92,15 @@ function createFixture(dim: number, count: number) {
     count,
     sets,
     /** A codec trained on the keys of one set and the values of another. */
-    create(spec: string, keys: string, values: string): KvCodec {
-      const { key, value } = parseSpec(spec);
-      return createCodec(spec, shape, { key: learnFrom(keys, key, 'key'), value: learnFrom(values, value, 'value') });
-    },
+    create: (spec: KvSpec, keys: string, values: string): KvCodec =>
+      createCodec(spec, shape, {
+        key: learnFrom(keys, spec.key, 'key'),
+        value: learnFrom(values, spec.value, 'value'),
+      }),
   };
 }
 
-function measure(spec: string, fixture: Fixture): CodecRow {
+function measure(spec: KvSpec, fixture: Fixture): CodecRow {
   const loss = Object.fromEntries(
     Object.entries(fixture.sets).map(([name, { x }]) => [
       name,
@@ -131,7 +127,7 @@ function attentionError(codec: KvCodec, keys: Float32Array, count: number): numb
   const d = codec.shape.headDim;
   const random = createRandom(2);
   const values = normals(random, count * d);
-  const exact = createCodec('f16', codec.shape);
+  const exact = createCodec(F16, codec.shape);
   const [packed, plain] = [codec.encode(keys, values), exact.encode(keys, values)];
   let error = 0;
   for (let i = 0; i < QUERIES; i++) {

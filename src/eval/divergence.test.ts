@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { logSoftmax } from '../engine/log-probs.ts';
 import { step } from '../engine/step.ts';
@@ -15,16 +16,16 @@ const ids = Array.from({ length: 200 }, (_, i) => (i * i * 7 + 31 * i) % 256);
 
 async function open(prefillChunk = 20): Promise<Engine> {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ tied: false }))]));
-  const plan = createPlan('f16', { ...file.config, pageTokens });
+  const plan = createPlan(parseSpec('f16'), { ...file.config, pageTokens });
   return loadEngine(file, { plan, context }, { device: 'js', prefillChunk });
 }
 
 const plansOf = ({ config }: Engine, ...specs: string[]) =>
-  specs.map(spec => createPlan(spec, { ...config, pageTokens }));
+  specs.map(spec => createPlan(parseSpec(spec), { ...config, pageTokens }));
 
 /** Logits of all positions of a row under a spec, in one chunk. */
 async function logitsOf(engine: Engine, spec: string, row: number[]): Promise<Float32Array[]> {
-  const sequence = engine.openSequence(createPlan(spec, { ...engine.config, pageTokens }), row.length);
+  const sequence = engine.openSequence(createPlan(parseSpec(spec), { ...engine.config, pageTokens }), row.length);
   const rows: Float32Array[] = [];
   await step(engine, [{ sequence, tokens: row, logits: 'all' }], {
     onLogits: (_chunk, _row, logits) => rows.push(logits),

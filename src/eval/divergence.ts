@@ -9,6 +9,7 @@
  */
 import { countOutliers } from '../cache/outliers.ts';
 import type { Sequence } from '../cache/sequence.ts';
+import { F16 } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { compareLogProbs, logSoftmax } from '../engine/log-probs.ts';
 import { type StepOptions, step } from '../engine/step.ts';
@@ -16,7 +17,7 @@ import type { Outliers } from '../kernel/device.ts';
 import type { Chunk } from '../model/forward.ts';
 import { type ErrorRatio, errorRatio } from '../plan/error-ratio.ts';
 import { createPlan, type Plan } from '../plan/plan.ts';
-import { InputError } from '../util/errors.ts';
+import { InputError, optionError } from '../util/errors.ts';
 
 export interface DivergenceOptions {
   /** The plans to measure. f16 is always measured, and comes first. */
@@ -70,7 +71,7 @@ export async function measureDivergence(
   const { context, signal, onProgress, onScored } = options;
   const from = options.from ?? Math.floor(context / 2);
   const rows = splitRows(ids, options, from);
-  const exact = createMeasurement(createPlan('f16', { ...engine.config, pageTokens: options.plans[0]?.pageTokens }));
+  const exact = createMeasurement(createPlan(F16, { ...engine.config, pageTokens: options.plans[0]?.pageTokens }));
   const measurements = [exact, ...options.plans.filter(({ spec }) => spec !== 'f16').map(createMeasurement)];
   const total = rows.length * measurements.length * (context - 1);
   let done = 0;
@@ -124,15 +125,16 @@ function splitRows(
   from: number,
 ): number[][] {
   if (!Number.isInteger(context) || context < 2)
-    throw new InputError(`context must be an integer, 2 or more; got ${context}.`);
+    throw optionError('context', `must be an integer, 2 or more; got ${context}.`);
   if (!Number.isInteger(from) || from < 0 || from > context - 2)
-    throw new InputError(`from must be an integer from 0 to ${context - 2} in a context of ${context}; got ${from}.`);
+    throw optionError('from', `must be an integer from 0 to ${context - 2} in a context of ${context}; got ${from}.`);
   const available = Math.floor(ids.length / context);
   const count = rows ?? available - skipRows;
   if (count < 1 || skipRows + count > available)
     throw new InputError(
-      `The text has ${ids.length} tokens: ${available} rows of ${context}. Rows ${skipRows} to ${skipRows + Math.max(1, count)} ` +
-        'were requested. Use a longer text, a smaller context, or fewer rows.',
+      option =>
+        `The text has ${ids.length} tokens: ${available} rows of ${context}. Rows ${skipRows} to ${skipRows + Math.max(1, count)} ` +
+        `were requested. Use a longer text, a smaller ${option('context')}, or fewer rows.`,
     );
   return Array.from({ length: count }, (_, i) => ids.slice((skipRows + i) * context, (skipRows + i + 1) * context));
 }

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { createPlan } from '../plan/plan.ts';
 import { InputError, SpecError } from '../util/errors.ts';
@@ -24,7 +25,11 @@ describe('evaluate', () => {
   let engine: Engine;
   beforeAll(async () => {
     const file = await openModelFile(model);
-    engine = await loadEngine(file, { plan: createPlan('f16', planShape(file)), context: 160 }, { device: 'js' });
+    engine = await loadEngine(
+      file,
+      { plan: createPlan(parseSpec('f16'), planShape(file)), context: 160 },
+      { device: 'js' },
+    );
   });
   afterAll(() => engine.dispose());
 
@@ -37,7 +42,7 @@ describe('evaluate', () => {
       onStart: started => work.push(started),
       onProgress: ({ done, total }) => progress.push(done / total),
     });
-    const plans = options.kv.map(spec => createPlan(spec, engine.config));
+    const plans = options.kv.map(spec => createPlan(parseSpec(spec), engine.config));
     const ids = engine.tokenizer.encode(text);
     const rows = await measureDivergence(engine, ids, { plans, context: 160, from: 130, rows: 2, skipRows: 1 });
     expect(result.rows).toEqual(rows);

@@ -1,9 +1,10 @@
 /** Evaluation of KV cache formats on a model: divergence from an f16 cache on a text, and retrieval of planted facts. */
+import { F16 } from '../codec/spec.ts';
 import { type EngineOptions, loadEngine, type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { engineRules } from '../engine/options.ts';
 import { resolveProfile } from '../engine/profile.ts';
 import type { ModelInput } from '../model/input.ts';
-import { choosePlan } from '../plan/auto.ts';
+import { AUTO, choosePlan, parsePlanSpec } from '../plan/auto.ts';
 import { createPlan, type Plan, planBytes, presets } from '../plan/plan.ts';
 import { choosePreset } from '../plan/presets.ts';
 import type { Profile } from '../plan/profile.ts';
@@ -142,7 +143,7 @@ export async function evaluate(model: ModelInput, options: EvaluateOptions): Pro
   // All caches exist at once, and some f16 log probabilities that the others are compared with.
   const caches = plans.reduce((sum, plan) => sum + planBytes(plan, context), 0);
   const extra = caches + 4 * Math.min(SCORED_PER_BLOCK, context - from) * config.vocab;
-  const f16 = createPlan('f16', planShape(file));
+  const f16 = createPlan(F16, planShape(file));
   const engine = await loadEngine(file, { plan: f16, context, extra }, engineOptions(options));
   try {
     const ids = tokenizer.encode(text, { bos: tokenizer.addBos, parseSpecialTokens });
@@ -193,10 +194,11 @@ export async function evaluateNeedle(
 async function openFor(model: ModelInput, { kv, profile: input, memoryLimit, signal }: EvaluationOptions) {
   const file: ModelFile = await openModelFile(model, { memoryLimit });
   try {
-    const { profile, notice } = await resolveProfile(file, kv ?? ['auto'], input, { signal });
+    const specs = kv?.map(parsePlanSpec);
+    const { profile, notice } = await resolveProfile(file, specs ?? [AUTO], input, { signal });
     const shape = planShape(file);
-    const plans = kv?.map(spec => choosePlan(spec, shape, profile)) ?? [
-      createPlan('f16', shape),
+    const plans = specs?.map(spec => choosePlan(spec, shape, profile)) ?? [
+      createPlan(F16, shape),
       ...presets.map(preset => choosePreset(preset, shape, profile)),
     ];
     const notices = new Set([notice, ...plans.map(plan => plan.notice)].filter(text => text !== undefined));

@@ -2,6 +2,7 @@ import { expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { createCodec } from '../codec/kv.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { loadEngine, openModelFile } from '../engine/engine.ts';
 import { logSoftmax } from '../engine/log-probs.ts';
 import { createPlan, createPlanFromCodecs, type Plan } from '../plan/plan.ts';
@@ -15,7 +16,7 @@ const window = { sink: 4, recent: 0, edge: 0 };
 const openTiny = async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ tied: false, layers: 3 }))]));
   const shape = { ...file.config, pageTokens };
-  const plan = createPlan('f16', shape);
+  const plan = createPlan(parseSpec('f16'), shape);
   return {
     shape,
     engine: await loadEngine(file, { plan, context: 64 }, { device: 'js', prefillChunk: 20 }),
@@ -34,7 +35,7 @@ it('is the divergence of the whole row with one side of one layer quantized', as
     });
     return rows;
   };
-  const reference = await logProbs(createPlan('f16', shape));
+  const reference = await logProbs(createPlan(parseSpec('f16'), shape));
   const probe = (await createProber(engine, row, { pageTokens, scored: 24 }))!;
   const measured = new Map<string, number>();
   const bytes = engine.device.allocatedBytes;
@@ -43,7 +44,7 @@ it('is the divergence of the whole row with one side of one layer quantized', as
     const coded = await logProbs(createPlanFromCodecs('tq2', window, codecs));
     const score = createScore(row);
     for (let t = from; t < 63; t++) score.add(t, coded[t], reference[t]);
-    const divergence = await probe({ spec: 'tq2', layer, side });
+    const divergence = await probe({ spec: parseSpec('tq2'), layer, side });
     expect(divergence).toBeGreaterThan(1e-4);
     // Not exact: the f16 layers below have no separate sinks in the probe, and sum in another order.
     expect(divergence! / (score.kld / (63 - from))).toBeCloseTo(1, 4);
@@ -55,18 +56,18 @@ it('is the divergence of the whole row with one side of one layer quantized', as
   expect(engine.device.allocatedBytes).toBe(bytes);
 
   // A probe leaves nothing behind, f16 itself diverges by nothing, and more bits by less.
-  expect(await probe({ spec: 'tq2', layer: 1, side: 'key' })).toBe(measured.get('1 key'));
-  expect(Math.abs((await probe({ spec: 'f16', layer: 1, side: 'key' }))!)).toBeLessThan(1e-6);
+  expect(await probe({ spec: parseSpec('tq2'), layer: 1, side: 'key' })).toBe(measured.get('1 key'));
+  expect(Math.abs((await probe({ spec: parseSpec('f16'), layer: 1, side: 'key' }))!)).toBeLessThan(1e-6);
   for (const side of ['key', 'value'] as const)
-    expect(4 * (await probe({ spec: 'tq4', layer: 0, side }))!).toBeLessThan(measured.get(`0 ${side}`)!);
+    expect(4 * (await probe({ spec: parseSpec('tq4'), layer: 0, side }))!).toBeLessThan(measured.get(`0 ${side}`)!);
 });
 
 it('is zero while no page is sealed: every token is read in f16', async () => {
   const { engine } = await openTiny();
   const probe = (await createProber(engine, row.slice(0, 17), { pageTokens, scored: 2 }))!;
-  expect(Math.abs((await probe({ spec: 'tq2', layer: 0, side: 'key' }))!)).toBeLessThan(1e-6);
+  expect(Math.abs((await probe({ spec: parseSpec('tq2'), layer: 0, side: 'key' }))!)).toBeLessThan(1e-6);
   const longer = (await createProber(engine, row.slice(0, 18), { pageTokens, scored: 2 }))!;
-  expect(await longer({ spec: 'tq2', layer: 0, side: 'key' })).toBeGreaterThan(1e-4);
+  expect(await longer({ spec: parseSpec('tq2'), layer: 0, side: 'key' })).toBeGreaterThan(1e-4);
 });
 
 it('is undefined if a signal aborts it', async () => {
@@ -74,6 +75,6 @@ it('is undefined if a signal aborts it', async () => {
   const probe = (await createProber(engine, row, { pageTokens }))!;
   const stop = new AbortController();
   stop.abort();
-  expect(await probe({ spec: 'tq2', layer: 0, side: 'key' }, stop.signal)).toBeUndefined();
+  expect(await probe({ spec: parseSpec('tq2'), layer: 0, side: 'key' }, stop.signal)).toBeUndefined();
   expect(await createProber(engine, row, { pageTokens, signal: stop.signal })).toBeUndefined();
 });

@@ -8,18 +8,16 @@
  */
 import type { Side } from '../codec/codec.ts';
 import { checkShape, createCodec, type KvLearned } from '../codec/kv.ts';
-import { formatSpec, parseSpec, windowOf } from '../codec/spec.ts';
+import { F16, formatSpec, type KvSpec, windowOf } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { logSoftmax } from '../engine/log-probs.ts';
 import { type Chunk, type LayerActivations, restoreKeysAndValues } from '../model/forward.ts';
 import { createPlan, createPlanFromCodecs } from '../plan/plan.ts';
 import { createScore, teacherForce, teacherForceSequence } from './divergence.ts';
 
-const F16 = { base: 'f16', variants: [] };
-
 export interface Probe {
   /** Only the given side of the codec is used. */
-  spec: string;
+  spec: KvSpec;
   /** The lowest layer. */
   layer: number;
   /** Number of layers. Default: 1. */
@@ -57,7 +55,7 @@ export async function createProber(
   const [k, v] = [matrices(start, scratch.k.cols), matrices(start, scratch.v.cols)];
   const inputs = matrices(row.length - start, width);
   const done = new Array<number>(layers).fill(0);
-  const finished = await teacherForce(engine, createPlan('f16', shape), row, from, {
+  const finished = await teacherForce(engine, createPlan(F16, shape), row, from, {
     signal: options.signal,
     onLogits(position, logits) {
       reference[position] = logSoftmax(logits);
@@ -77,11 +75,9 @@ export async function createProber(
   });
   if (!finished) return undefined;
 
-  const exact = createCodec('f16', shape);
+  const exact = createCodec(F16, shape);
   return async ({ spec, layer, layers: count = 1, side, learned }, signal) => {
-    const parsed = parseSpec(spec);
-    const pair = side === 'key' ? { key: parsed.key, value: F16 } : { key: F16, value: parsed.value };
-    const sideSpec = formatSpec({ ...parsed, ...pair });
+    const sideSpec = { ...F16, window: spec.window, [side]: spec[side] };
     const codecs = Array.from({ length: layers }, (_, i) =>
       i >= layer && i < layer + count ? createCodec(sideSpec, shape, learned?.[i]) : exact,
     );
@@ -89,7 +85,7 @@ export async function createProber(
     const onLogits = (position: number, logits: Float32Array) => {
       score.add(position, logSoftmax(logits), reference[position]);
     };
-    const sequence = engine.openSequence(createPlanFromCodecs(spec, windowOf(parsed), codecs), row.length);
+    const sequence = engine.openSequence(createPlanFromCodecs(formatSpec(spec), windowOf(spec), codecs), row.length);
     try {
       await restoreKeysAndValues(device, scratch, sequence, layer, k, v);
       const rows = (length: number, count: number) =>

@@ -39,11 +39,17 @@ export interface Projection {
 /** What devices and caches need from a codec: `encode` for js, `layout` for other devices, `decode` for caches. */
 export interface PageCodec {
   readonly pageBytes: number;
+  /** The byte layout of a page. */
   readonly layout: PageLayout;
+  /** Encodes a page whose first token is at position `start`; returns the number of bytes used. */
   encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
   decode(page: Uint8Array, tokens: number, out: Float32Array, start: number): void;
-  /** The squared error of a page that encodes `x`, of its tokens from `firstToken` on; see `tracksError`. */
+  /**
+   * The squared error of a page that encodes `x`, in the domain of the codes: of its tokens from `firstToken` on. Absent
+   * if the encoder does not search for the nearest code; see `tracksError`.
+   */
   squaredError?(x: Float32Array, tokens: number, page: Uint8Array, start: number, firstToken?: number): number;
+  /** Counts a page's outliers; absent if the codec has no outlier lists. */
   outliers?(page: Uint8Array): Outliers;
   /** Whether a page of unknown origin can be read safely; absent if any bytes can. */
   isValid?(page: Uint8Array): boolean;

@@ -60,7 +60,9 @@ async function openPart(part: unknown, { signal, onProgress, memoryLimit }: Open
 function checkMemoryLimit(bytes: number, isTotal: boolean, name: string, limit = Number.POSITIVE_INFINITY): void {
   if (bytes <= limit) return;
   throw new CapacityError(
-    `${name} has ${isTotal ? '' : 'more than '}${formatFileSize(bytes)}, and memoryLimit is ${formatFileSize(limit)}. ` +
+    option =>
+      `${name} has ${isTotal ? '' : 'more than '}${formatFileSize(bytes)}, and ${option('memoryLimit')} is ` +
+      `${formatFileSize(limit)}. ` +
       'Use a smaller model, or raise the limit.',
   );
 }

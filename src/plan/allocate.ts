@@ -57,7 +57,7 @@ export function allocateMead(
     const weight = divergencePerLoss(profile, side, uniform);
     return loss.map(x => x * weight);
   });
-  const all = concatenate(losses);
+  const all = Float32Array.from(losses.flatMap(loss => [...loss]));
   // A nibble per quad is a bit per value, so the budget is the same for both codes.
   const allocated = allocateBits(all, LEVELS, Math.floor(bits * (all.length / LEVELS)));
   let first = 0;
@@ -120,14 +120,4 @@ export function allocateTurboQuant(
     amounts: sides.map((_, i) => TQ_SPECS[amounts[i]]),
     predicted: sides.reduce((sum, _, i) => sum + losses[i * levels + amounts[i]], 0),
   };
-}
-
-function concatenate(arrays: readonly Float32Array[]): Float32Array {
-  const all = new Float32Array(arrays.reduce((sum, { length }) => sum + length, 0));
-  let offset = 0;
-  for (const array of arrays) {
-    all.set(array, offset);
-    offset += array.length;
-  }
-  return all;
 }

@@ -1,4 +1,5 @@
 /** Automatic plans: bits by sensitivity, within a memory budget, with exact byte counts. */
+
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { createSequence } from '../cache/create-sequence.ts';
@@ -6,9 +7,10 @@ import { createPool } from '../cache/pool.ts';
 import { codeBits } from '../codec/codec.ts';
 import { learn } from '../codec/kv.ts';
 import { gaussianSamples } from '../codec/learned.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
 import { CapacityError, InputError, SpecError } from '../util/errors.ts';
-import { choosePlan, isAuto } from './auto.ts';
+import { choosePlan, formatPlanSpec, isAuto, parsePlanSpec } from './auto.ts';
 import { createPlan, fixedBytes, maxTokensIn, type Plan, planBytes } from './plan.ts';
 import type { Profile } from './profile.ts';
 
@@ -54,13 +56,13 @@ const bitsOf = ({ codecs }: Plan) =>
 describe('bit allocation', () => {
   it.each(['mead2', 'mead1.5', 'mead3', 'auto:2', 'auto:2.25', 'auto-tq:3'])('%s uses the bits in its name', spec => {
     const requested = Number(spec.match(/[\d.]+/)![0]);
-    const { bits } = choosePlan(spec, shape, profile);
+    const { bits } = choosePlan(parsePlanSpec(spec), shape, profile);
     expect(bits).toBeLessThanOrEqual(requested + 1e-9);
     expect(bits).toBeGreaterThan(requested - 0.15);
   });
 
   it.each(['mead2', 'mead2u', 'auto:2.5', 'auto-tq:4'])('%s gives more bits to more sensitive layers', spec => {
-    const bits = bitsOf(choosePlan(spec, shape, profile));
+    const bits = bitsOf(choosePlan(parsePlanSpec(spec), shape, profile));
     for (let i = 1; i < bits.length; i++) {
       expect(bits[i].key).toBeGreaterThanOrEqual(bits[i - 1].key);
       expect(bits[i].key).toBeGreaterThanOrEqual(bits[i].value);
@@ -69,17 +71,19 @@ describe('bit allocation', () => {
   });
 
   it('predicts less divergence with more bits', () => {
-    const expected = [1.5, 2, 2.5, 3, 4, 5].map(bits => choosePlan(`auto:${bits}`, shape, profile).predicted!);
+    const expected = [1.5, 2, 2.5, 3, 4, 5].map(
+      bits => choosePlan(parsePlanSpec(`auto:${bits}`), shape, profile).predicted!,
+    );
     for (let i = 1; i < expected.length; i++) expect(expected[i]).toBeLessThan(expected[i - 1]);
-    expect(createPlan('mead2', shape, profile).predicted).toBeCloseTo(expected[1], 6);
+    expect(createPlan(parseSpec('mead2'), shape, profile).predicted).toBeCloseTo(expected[1], 6);
   });
 
   it('keeps the edge layers and the window in f16', () => {
-    const plan = choosePlan('auto:2+edge1+recent64', shape, profile);
+    const plan = choosePlan(parsePlanSpec('auto:2+edge1+recent64'), shape, profile);
     expect(plan.codecs.map(({ keys }) => keys.spec === 'f16')).toEqual([true, false, false, true]);
     expect(plan.window).toEqual({ sink: 4, recent: 64, edge: 1 });
     expect(plan.spec).toBe('auto-mead:2+edge1+recent64');
-    expect(choosePlan(plan.spec, shape, profile).leaf.bytes).toBe(plan.leaf.bytes);
+    expect(choosePlan(parsePlanSpec(plan.spec), shape, profile).leaf.bytes).toBe(plan.leaf.bytes);
   });
 });
 
@@ -89,34 +93,34 @@ describe('a memory budget', () => {
   it.each([80_000, 100_000, 130_000, 160_000, 220_000])(
     'of %i bytes is not exceeded, and almost used up',
     contextMemory => {
-      const plan = choosePlan('auto', shape, profile, { contextMemory, context });
+      const plan = choosePlan(parsePlanSpec('auto'), shape, profile, { contextMemory, context });
       const bytes = planBytes(plan, context);
       expect(bytes).toBeLessThanOrEqual(contextMemory);
-      const finest = (planBytes(choosePlan('auto:4', shape, profile), context) - fixedBytes(plan)) / 64;
+      const finest = (planBytes(choosePlan(parsePlanSpec('auto:4'), shape, profile), context) - fixedBytes(plan)) / 64;
       if (plan.bits < 5.9) expect(bytes).toBeGreaterThan(contextMemory - finest);
     },
   );
 
   it('that is large enough gives f16', () => {
-    expect(choosePlan('auto', shape, profile, { contextMemory: 1e7, context }).spec).toBe('f16');
+    expect(choosePlan(parsePlanSpec('auto'), shape, profile, { contextMemory: 1e7, context }).spec).toBe('f16');
   });
 
   it('that is too small is an error that says what would fit', () => {
-    const ask = () => choosePlan('auto', shape, profile, { contextMemory: 5000, context: 100_000 });
+    const ask = () => choosePlan(parsePlanSpec('auto'), shape, profile, { contextMemory: 5000, context: 100_000 });
     expect(ask).toThrow(CapacityError);
     expect(ask).toThrow(/do not fit into/);
   });
 
   it('needs auto and a context', () => {
-    expect(() => choosePlan('tq4', shape, profile, { contextMemory: 1e6, context })).toThrow(InputError);
-    expect(() => choosePlan('auto', shape, profile, { contextMemory: 1e6 })).toThrow(InputError);
+    expect(() => choosePlan(parsePlanSpec('tq4'), shape, profile, { contextMemory: 1e6, context })).toThrow(InputError);
+    expect(() => choosePlan(parsePlanSpec('auto'), shape, profile, { contextMemory: 1e6 })).toThrow(InputError);
   });
 });
 
 it.each(['f16', 'tq4', 'mead2', 'auto:2.25+recent40', 'auto-tq:3'])(
   '%s takes at most, and at its peak exactly, the bytes of planBytes',
   spec => {
-    const plan = choosePlan(spec, shape, profile);
+    const plan = choosePlan(parsePlanSpec(spec), shape, profile);
     const device = createJsDevice();
     const { window, leaf, pageTokens } = plan;
     const { headDim, kvHeads } = shape;
@@ -149,23 +153,27 @@ describe('without a profile', () => {
     ['auto:0.5', 'tq1'],
   ])('%s is %s for all layers, with a notice', (spec, chosen) => {
     const wide = { ...shape, headDim: 64, ropeFrequencies: undefined };
-    const plan = choosePlan(spec, wide);
+    const plan = choosePlan(parsePlanSpec(spec), wide);
     expect(plan.spec).toBe(chosen);
     expect(plan.notice).toContain('kvasir calibrate');
     expect(plan.predicted).toBeUndefined();
   });
 
   it('a codec that needs one is an error', () => {
-    expect(() => choosePlan('auto-mead:2', shape)).toThrow(/kvasir calibrate/);
-    expect(() => choosePlan('mead2', shape)).toThrow(/kvasir calibrate/);
+    expect(() => choosePlan(parsePlanSpec('auto-mead:2'), shape)).toThrow(/kvasir calibrate/);
+    expect(() => choosePlan(parsePlanSpec('mead2'), shape)).toThrow(/kvasir calibrate/);
   });
 });
 
 it('parses its own syntax only', () => {
-  expect(['auto', 'auto:2', 'auto-tq:3.25', 'auto+recent128'].every(isAuto)).toBe(true);
-  expect(['tq4', 'automatic', 'mead2'].some(isAuto)).toBe(false);
+  for (const text of ['auto', 'auto:2', 'auto-tq:3.25', 'auto+recent128']) {
+    expect(isAuto(parsePlanSpec(text)), text).toBe(true);
+    expect(formatPlanSpec(parsePlanSpec(text))).toBe(text);
+  }
+  for (const text of ['tq4', 'mead2']) expect(isAuto(parsePlanSpec(text)), text).toBe(false);
+  expect(() => parsePlanSpec('automatic')).toThrow(/is not a codec/);
   for (const wrong of ['auto:', 'auto:x', 'auto-kivi:2', 'auto:2+nothing3'])
-    expect(() => choosePlan(wrong, shape, profile), wrong).toThrow(SpecError);
+    expect(() => choosePlan(parsePlanSpec(wrong), shape, profile), wrong).toThrow(SpecError);
 });
 
 it.each([
@@ -174,11 +182,11 @@ it.each([
   ['auto-mead:7', /auto-mead takes more than 0 and at most 6/],
   ['auto-tq:6', /auto-tq takes more than 0 and at most 5/],
 ])('%s is rejected with the allowed range', (spec, message) => {
-  expect(() => choosePlan(spec, shape)).toThrow(message);
+  expect(() => choosePlan(parsePlanSpec(spec), shape)).toThrow(message);
 });
 
 it.each(['tq4', 'tq4+recent40'])('%s: maxTokensIn is the most tokens whose planBytes fit', spec => {
-  const plan = createPlan(spec, shape);
+  const plan = createPlan(parseSpec(spec), shape);
   fc.assert(
     fc.property(fc.integer({ min: 0, max: 4 * fixedBytes(plan) }), bytes => {
       const tokens = maxTokensIn(plan, bytes);

@@ -6,16 +6,27 @@
  */
 
 import { trackedErrorBytes } from '../cache/page-errors.ts';
-import { createCodec } from '../codec/kv.ts';
-import { DEFAULT_WINDOW, type F16Window, parseSpec } from '../codec/spec.ts';
+import { createCodec, type KvCodec } from '../codec/kv.ts';
+import {
+  DEFAULT_WINDOW,
+  F16,
+  type F16Window,
+  formatSpec,
+  type KvSpec,
+  parseSpec,
+  parseWindow,
+  specOf,
+} from '../codec/spec.ts';
 import { packedPages } from '../kernel/visibility.ts';
-import { CapacityError, InputError, SpecError } from '../util/errors.ts';
+import { CapacityError, InputError, optionError, SpecError } from '../util/errors.ts';
 import { formatBytes, formatCount } from '../util/units.ts';
 import {
+  type Allocation,
   allocateMead,
   allocateTurboQuant,
   canAllocateMead,
   canAllocateTurboQuant,
+  type LayerSide,
   turboOverheadBits,
 } from './allocate.ts';
 import {
@@ -31,13 +42,19 @@ import {
 } from './plan.ts';
 import type { Profile } from './profile.ts';
 
-interface AutoSpec {
-  family?: 'mead' | 'tq';
+/** `auto`, parsed. */
+export interface AutoSpec {
+  auto: 'mead' | 'tq' | 'any';
+  /** Per value. */
   bits?: number;
-  /** As given, such as `+sink4+recent64`. */
-  windowText: string;
-  window: Required<F16Window>;
+  /** In the order in which it was written, which is part of the plan's name. */
+  window: F16Window;
 }
+
+/** What chooses the codecs of a cache. */
+export type PlanSpec = KvSpec | AutoSpec;
+
+export const AUTO: AutoSpec = { auto: 'any', window: {} };
 
 /** With a profile, mead at 3 bits is nearly as good as tq4. */
 const DEFAULT_BITS = 3;
@@ -46,27 +63,35 @@ const MAX_MEAD_BITS = 6;
 /** Of codes. */
 const [MIN_TURBO_BITS, MAX_TURBO_BITS] = [1, 4];
 /** Codecs that need no calibration, best first. */
-const DATA_FREE_SPECS = ['f16', 'q8_0', 'tq4', 'tq3', 'tq2', 'tq1'];
+const DATA_FREE_CODECS = ['f16', 'q8_0', 'tq4', 'tq3', 'tq2', 'tq1'];
 
 const PATTERN = /^auto(?:-(mead|tq))?(?::(\d+(?:\.\d+)?))?((?:\+.*)?)$/;
 
-export const isAuto = (spec: string): boolean => /^auto(?![a-z0-9])/.test(spec);
+export const isAuto = (spec: PlanSpec): spec is AutoSpec => 'auto' in spec;
 
-function parseAuto(spec: string): AutoSpec {
-  const [, family, bits, windowText] = spec.match(PATTERN) ?? [];
-  if (windowText === undefined)
+/** Parses any spec, `auto` or not. */
+export function parsePlanSpec(text: string): PlanSpec {
+  if (!/^auto(?![a-z0-9])/.test(text)) return parseSpec(text);
+  const [, family = 'any', bits, window] = text.match(PATTERN) ?? [];
+  if (window === undefined)
     throw new SpecError(
-      `"${spec}" is not a plan. Use auto, auto:2.25, auto-mead:2 or auto-tq:3.25, optionally with +sink4 or +recent64.`,
+      `"${text}" is not a plan. Use auto, auto:2.25, auto-mead:2 or auto-tq:3.25, optionally with +sink4 or +recent64.`,
     );
-  // Windows have the same grammar in every spec.
-  const { window } = parseSpec(`tq4${windowText}`);
   return {
-    family: family as AutoSpec['family'],
+    auto: family as AutoSpec['auto'],
     bits: bits === undefined ? undefined : Number(bits),
-    windowText,
-    window: { ...DEFAULT_WINDOW, ...window },
+    window: parseWindow(window, text),
   };
 }
+
+export function formatPlanSpec(spec: PlanSpec): string {
+  if (!isAuto(spec)) return formatSpec(spec);
+  const { auto, bits, window } = spec;
+  const windows = Object.entries(window).map(([name, tokens]) => `+${name}${tokens}`);
+  return `auto${auto === 'any' ? '' : `-${auto}`}${bits === undefined ? '' : `:${round(bits)}`}${windows.join('')}`;
+}
+
+const windowOfAuto = ({ window }: AutoSpec): Required<F16Window> => ({ ...DEFAULT_WINDOW, ...window });
 
 export interface MemoryTarget {
   /** Max bytes of one sequence of `context` tokens. */
@@ -75,59 +100,57 @@ export interface MemoryTarget {
 }
 
 /** Creates the plan of any spec, `auto` or not. */
-export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, target: MemoryTarget = {}): Plan {
+export function choosePlan(spec: PlanSpec, shape: PlanShape, profile?: Profile, target: MemoryTarget = {}): Plan {
   if (!isAuto(spec)) {
     if (target.contextMemory === undefined) return createPlan(spec, shape, profile);
-    throw new InputError(`A memory budget chooses the codec: use kv "auto" with it, not "${spec}".`);
+    throw new InputError(
+      option => `A memory budget chooses the codec: use ${option('kv', 'auto')} with it, not "${formatSpec(spec)}".`,
+      { option: 'kv' },
+    );
   }
-  const auto = parseAuto(spec);
-  checkBits(spec, auto, shape);
-  const errorBytes = auto.family !== 'tq' && canAllocateMead(profile) ? trackedErrorBytes(shape.layers) : 0;
-  const affordable = target.contextMemory === undefined ? undefined : bitsForMemory(auto, shape, target, errorBytes);
-  const maxBits = Math.min(auto.bits ?? Number.POSITIVE_INFINITY, affordable ?? Number.POSITIVE_INFINITY);
+  checkBits(spec, shape);
+  const errorBytes = spec.auto !== 'tq' && canAllocateMead(profile) ? trackedErrorBytes(shape.layers) : 0;
+  const affordable = target.contextMemory === undefined ? undefined : bitsForMemory(spec, shape, target, errorBytes);
+  const maxBits = Math.min(spec.bits ?? Number.POSITIVE_INFINITY, affordable ?? Number.POSITIVE_INFINITY);
   const bits = Number.isFinite(maxBits) ? maxBits : DEFAULT_BITS;
-  const plan = createAutoPlan(auto, bits, shape, profile, affordable !== undefined);
+  const plan = createAutoPlan(spec, bits, shape, profile, affordable !== undefined);
   if (target.contextMemory !== undefined && planBytes(plan, target.context!) > target.contextMemory)
     throw new CapacityError(describeTooSmall(target, plan));
   return plan;
 }
 
-function checkBits(spec: string, { family, bits }: AutoSpec, shape: PlanShape): void {
-  const max = family === 'mead' ? MAX_MEAD_BITS : family === 'tq' ? MAX_TURBO_BITS + turboOverheadBits(shape) : 16;
+function checkBits({ auto, bits, window }: AutoSpec, shape: PlanShape): void {
+  const max = { mead: MAX_MEAD_BITS, tq: MAX_TURBO_BITS + turboOverheadBits(shape), any: 16 }[auto];
   if (bits === undefined || (bits > 0 && bits <= max)) return;
-  const name = family ? `auto-${family}` : 'auto';
   throw new SpecError(
-    `"${spec}" asks for ${bits} bits per value. ${name} takes more than 0 and at most ${round(max)}.`,
+    `"${formatPlanSpec({ auto, bits, window })}" asks for ${bits} bits per value. ` +
+      `${formatPlanSpec({ auto, window: {} })} takes more than 0 and at most ${round(max)}.`,
   );
 }
 
 function createAutoPlan(
-  auto: AutoSpec,
+  spec: AutoSpec,
   bits: number,
   shape: PlanShape,
   profile: Profile | undefined,
   budgeted: boolean,
 ): Plan {
-  const { family } = auto;
-  if (budgeted && bits >= 16 && !family) return createPlan('f16', shape);
+  const { auto, window } = spec;
+  if (budgeted && bits >= 16 && auto === 'any') return createPlan(F16, shape);
   const candidates: Candidate[] = [];
-  if (family !== 'tq' && canAllocateMead(profile)) candidates.push(meadPlan(auto, bits, shape, profile));
+  if (auto !== 'tq' && canAllocateMead(profile)) candidates.push(meadPlan(spec, bits, shape, profile));
   const fitsTurboQuant = bits >= MIN_TURBO_BITS + turboOverheadBits(shape) || candidates.length === 0;
-  if (family !== 'mead' && fitsTurboQuant && canAllocateTurboQuant(profile))
-    candidates.push(turboQuantPlan(auto, bits, shape, profile));
-  if (!family && profile) candidates.push(...measuredPlans(auto, bits, shape, profile));
+  if (auto !== 'mead' && fitsTurboQuant && canAllocateTurboQuant(profile))
+    candidates.push(turboQuantPlan(spec, bits, shape, profile));
+  if (auto === 'any' && profile) candidates.push(...measuredPlans(spec, bits, shape, profile));
   if (candidates.length > 0) return candidates.reduce((a, b) => (b.predicted < a.predicted ? b : a)).create();
-  if (family)
+  if (auto !== 'any')
     throw new SpecError(
-      `auto-${family} needs a profile with sensitivities of ${family === 'mead' ? 'mead' : 'TurboQuant'}, and there is none. ` +
-        `Run \`kvasir calibrate MODEL --codecs ${family === 'mead' ? 'mead2' : 'tq4'}\`.`,
+      `auto-${auto} needs a profile with sensitivities of ${auto === 'mead' ? 'mead' : 'TurboQuant'}, and there is none. ` +
+        `Run \`kvasir calibrate MODEL --codecs ${auto === 'mead' ? 'mead2' : 'tq4'}\`.`,
     );
-  return {
-    ...(auto.bits === undefined && !budgeted
-      ? createPlan(`tq4${auto.windowText}`, shape)
-      : createDataFreePlan(bits, shape, auto.windowText)),
-    notice: NO_PROFILE,
-  };
+  const codec = spec.bits === undefined && !budgeted ? 'tq4' : dataFreeCodec(bits, shape);
+  return { ...createPlan(codec === 'f16' ? F16 : specOf(codec, window), shape), notice: NO_PROFILE };
 }
 
 /** A plan with its expected divergence, not created yet. */
@@ -136,42 +159,55 @@ interface Candidate {
   create(): Plan;
 }
 
-function meadPlan({ window, windowText }: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
-  const sides = codedSides(shape.layers, window.edge);
+function meadPlan(spec: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
   const spent = Math.min(bits, MAX_MEAD_BITS);
-  const { amounts, predicted } = allocateMead(profile, sides, spent, false);
-  const codecOf = (layer: number) => {
-    const index = sides.findIndex(side => side.layer === layer);
-    const known = profile.learned[layer];
-    return createCodec('mead2', shape, {
-      key: { ...known.key, 'mead.nibbles': amounts[index] },
-      value: { ...known.value, 'mead.nibbles': amounts[index + 1] },
-    });
-  };
-  const spec = `auto-mead:${round(spent)}${windowText}`;
-  const codecs = () => codecsByLayer(shape, window.edge, codecOf);
-  return { predicted, create: () => createPlanFromCodecs(spec, window, codecs(), predicted, profile) };
+  return allocatedPlan({ ...spec, auto: 'mead', bits: spent }, shape, profile, {
+    allocate: sides => allocateMead(profile, sides, spent, false),
+    createCodec: (keyNibbles, valueNibbles, { key, value }) =>
+      createCodec(specOf('mead2'), shape, {
+        key: { ...key, 'mead.nibbles': keyNibbles },
+        value: { ...value, 'mead.nibbles': valueNibbles },
+      }),
+  });
 }
 
-function turboQuantPlan({ window, windowText }: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
+const turboQuantPlan = (spec: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate =>
+  allocatedPlan({ ...spec, auto: 'tq', bits }, shape, profile, {
+    allocate: sides => allocateTurboQuant(profile, sides, bits, shape),
+    createCodec: (key, value, learned) =>
+      createCodec({ key: specOf(key).key, value: specOf(value).value, window: {} }, shape, learned),
+  });
+
+interface Allocator<T> {
+  allocate(sides: readonly LayerSide[]): Allocation<T>;
+  /** The codec of a layer, from what its sides got. */
+  createCodec(key: T, value: T, learned: Profile['learned'][number]): KvCodec;
+}
+
+function allocatedPlan<T>(
+  spec: AutoSpec,
+  shape: PlanShape,
+  profile: Profile,
+  { allocate, createCodec }: Allocator<T>,
+): Candidate {
+  const window = windowOfAuto(spec);
   const sides = codedSides(shape.layers, window.edge);
-  const { amounts, predicted } = allocateTurboQuant(profile, sides, bits, shape);
+  const { amounts, predicted } = allocate(sides);
   const codecOf = (layer: number) => {
     const index = sides.findIndex(side => side.layer === layer);
-    return createCodec(`${amounts[index]}/${amounts[index + 1]}`, shape, profile.learned[layer]);
+    return createCodec(amounts[index], amounts[index + 1], profile.learned[layer]);
   };
-  const spec = `auto-tq:${round(bits)}${windowText}`;
   const codecs = () => codecsByLayer(shape, window.edge, codecOf);
-  return { predicted, create: () => createPlanFromCodecs(spec, window, codecs(), predicted) };
+  return { predicted, create: () => createPlanFromCodecs(formatPlanSpec(spec), window, codecs(), predicted, profile) };
 }
 
 /** The codecs that calibration measured and that take at most `bits` per value. */
-const measuredPlans = ({ windowText }: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate[] =>
+const measuredPlans = ({ window }: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate[] =>
   profile.measurements
-    .filter(measured => measured.bits <= bits + 1e-9 && !isAuto(measured.kv))
+    .filter(measured => measured.bits <= bits + 1e-9 && !measured.kv.startsWith('auto'))
     .map(({ kv, kld }) => ({
       predicted: kld,
-      create: () => ({ ...createPlan(kv + windowText, shape, profile), predicted: kld }),
+      create: () => ({ ...createPlan({ ...parseSpec(kv), window }, shape, profile), predicted: kld }),
     }));
 
 const NO_PROFILE =
@@ -181,22 +217,21 @@ const NO_PROFILE =
 const round = (bits: number) => Number(bits.toFixed(3));
 
 /** The best codec without calibration that takes at most `bits` per value; the smallest one if none does. */
-function createDataFreePlan(bits: number, shape: PlanShape, windowText: string): Plan {
-  const fits = DATA_FREE_SPECS.find(spec => codecBits(createCodec(spec, shape)) <= bits + 1e-9);
-  const spec = fits ?? DATA_FREE_SPECS[DATA_FREE_SPECS.length - 1];
-  return createPlan(spec === 'f16' ? spec : spec + windowText, shape);
-}
+const dataFreeCodec = (bits: number, shape: PlanShape): string =>
+  DATA_FREE_CODECS.find(codec => codecBits(createCodec(specOf(codec), shape)) <= bits + 1e-9) ??
+  DATA_FREE_CODECS[DATA_FREE_CODECS.length - 1];
 
 /** Bits per value that the memory allows for pages, after windows, tail and page errors. */
 function bitsForMemory(
-  { window }: AutoSpec,
+  spec: AutoSpec,
   shape: PlanShape,
   { contextMemory = 0, context }: MemoryTarget,
   errorBytes: number,
 ): number {
   if (context === undefined || !Number.isInteger(context) || context < 1)
-    throw new InputError('A memory budget needs a context: the number of tokens that it must hold.');
-  const exact = createPlan('f16', shape);
+    throw optionError('context', 'is missing. A memory budget needs the number of tokens that it must hold.');
+  const window = windowOfAuto(spec);
+  const exact = createPlan(F16, shape);
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
   const empty = createPlanFromCodecs('', window, exact.codecs);
   const room = contextMemory - (planBytes(empty, context) - pages * empty.leaf.bytes) - errorBytes;

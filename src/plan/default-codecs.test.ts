@@ -1,8 +1,10 @@
 import { describe, expect, it } from 'vitest';
+import { parseSpec } from '../codec/spec.ts';
 import { missingCodecs, placeholderForAll } from './default-codecs.ts';
 
 const SHAPE = { layers: 2, kvHeads: 2, headDim: 64 };
-const missing = (spec: string, ...codecs: string[]) => missingCodecs(placeholderForAll(codecs, SHAPE), spec, SHAPE);
+const missing = (spec: string, ...codecs: string[]) =>
+  missingCodecs(placeholderForAll(codecs.map(parseSpec), SHAPE), parseSpec(spec), SHAPE);
 
 describe('what to calibrate for', () => {
   it.each(['vec-d2b8', 'vec-d4b12', 'vec-d4b8', 'vec-d8b12', 'vec-d8b8', 'tq35-v', 'tq35-v'])(

@@ -1,7 +1,7 @@
 /** The codecs that calibration learns for by default, and whether what they learn covers a spec. */
 import { createCodec, type KvLearned, needsProfile, placeholderLearned } from '../codec/kv.ts';
-import { formatSide, formatSpec, parseSpec } from '../codec/spec.ts';
-import { ShapeError, UnsupportedError } from '../util/errors.ts';
+import { F16, formatSpec, type KvSpec, parseSpec } from '../codec/spec.ts';
+import { type KvasirError, ShapeError, UnsupportedError } from '../util/errors.ts';
 import type { PlanShape } from './plan.ts';
 
 /**
@@ -10,20 +10,14 @@ import type { PlanShape } from './plan.ts';
  */
 export const DEFAULT_CODECS = ['mead2', 'mead2u', 'oaken', 'tri-i4/f16', 'tq35-v'];
 
-export const defaultCodecs = (shape: PlanShape): string[] => DEFAULT_CODECS.filter(spec => supportsShape(spec, shape));
+export const defaultCodecs = (shape: PlanShape): KvSpec[] =>
+  DEFAULT_CODECS.map(parseSpec).filter(spec => supportsShape(spec, shape));
 
-export function supportsShape(spec: string, shape: PlanShape): boolean {
-  try {
-    createCodec(spec, shape, placeholderLearned(spec, shape));
-    return true;
-  } catch (error) {
-    if (error instanceof ShapeError) return false;
-    throw error;
-  }
-}
+export const supportsShape = (spec: KvSpec, shape: PlanShape): boolean =>
+  succeeds(() => createCodec(spec, shape, placeholderLearned(spec, shape)), ShapeError);
 
 /** What calibration for these codecs learns of a layer, untrained. */
-export function placeholderForAll(codecs: readonly string[], shape: PlanShape): KvLearned {
+export function placeholderForAll(codecs: readonly KvSpec[], shape: PlanShape): KvLearned {
   const all = codecs.map(codec => placeholderLearned(codec, shape));
   return {
     key: Object.assign({}, ...all.map(({ key }) => key)),
@@ -35,23 +29,28 @@ export function placeholderForAll(codecs: readonly string[], shape: PlanShape): 
  * What to calibrate for, so that learned arrays of a layer cover a spec: the spec without its window, or the one side that
  * is missing. Undefined if they cover it.
  */
-export function missingCodecs(learned: KvLearned, spec: string, shape: PlanShape): string | undefined {
-  const { key, value } = parseSpec(spec);
-  const [keys, values] = [`${formatSide(key)}/f16`, `f16/${formatSide(value)}`];
+export function missingCodecs(learned: KvLearned, { key, value }: KvSpec, shape: PlanShape): string | undefined {
+  const [keys, values] = [
+    { ...F16, key },
+    { ...F16, value },
+  ];
   const [hasKeys, hasValues] = [keys, values].map(side => learnedCovers(learned, side, shape));
   if (hasKeys && hasValues) return undefined;
-  if (hasKeys && needsProfile(keys)) return values;
-  if (hasValues && needsProfile(values)) return keys;
-  return formatSpec({ key, value, window: {} });
+  if (hasKeys && needsProfile(keys)) return formatSpec(values);
+  if (hasValues && needsProfile(values)) return formatSpec(keys);
+  return formatSpec({ ...F16, key, value });
 }
 
 /** Whether the learned arrays of a layer hold everything that a spec needs. */
-export function learnedCovers(learned: KvLearned, spec: string, shape: PlanShape): boolean {
+export const learnedCovers = (learned: KvLearned, spec: KvSpec, shape: PlanShape): boolean =>
+  succeeds(() => createCodec(spec, shape, learned), UnsupportedError);
+
+function succeeds(create: () => void, Refusal: typeof KvasirError): boolean {
   try {
-    createCodec(spec, shape, learned);
+    create();
     return true;
   } catch (error) {
-    if (error instanceof UnsupportedError) return false;
+    if (error instanceof Refusal) return false;
     throw error;
   }
 }

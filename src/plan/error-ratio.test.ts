@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { createCodec, learn, placeholderLearned } from '../codec/kv.ts';
 import { gaussianSamples } from '../codec/learned.ts';
 import { createRandom, normals } from '../codec/parts/random.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { errorRatio, errorWeights } from './error-ratio.ts';
 import type { Profile } from './profile.ts';
 
@@ -51,7 +52,9 @@ describe('error weights', () => {
     const { 'mead.error': _, ...old } = LEARNED.key!;
     expect(errorWeights([createCodec('mead2', SHAPE, { key: old, value: old })])).toBeUndefined();
     expect(errorWeights([createCodec('tq4', SHAPE)])).toBeUndefined();
-    expect(errorWeights([createCodec('vec-d4b8', SHAPE, placeholderLearned('vec-d4b8', SHAPE))])).toBeUndefined();
+    expect(
+      errorWeights([createCodec('vec-d4b8', SHAPE, placeholderLearned(parseSpec('vec-d4b8'), SHAPE))]),
+    ).toBeUndefined();
   });
 });
 

@@ -1,8 +1,9 @@
 /** Memory of a KV cache in bytes, including windows, tails and padding. */
 import { f16BlockBytes } from '../cache/leaf.ts';
 import { createCodec, type KvShape, placeholderLearned } from '../codec/kv.ts';
+import { type KvSpec, toSpec } from '../codec/spec.ts';
 import { packedPages } from '../kernel/visibility.ts';
-import { InputError } from '../util/errors.ts';
+import { integer } from '../util/rules.ts';
 import { codecBits, codecsByLayer, createPlanFromCodecs, planBytes } from './plan.ts';
 
 /** The dimensions of a model that determine the size of its cache. */
@@ -34,9 +35,10 @@ export interface MemoryReport {
 }
 
 /** The memory of a cache in this format, without loading a model. */
-export function memoryReport(spec: string, shape: ModelShape, context: number): MemoryReport {
-  checkCount('layers', shape.layers, 1 << 12);
-  checkCount('context', context, 2 ** 40);
+export function memoryReport(kv: string | KvSpec, shape: ModelShape, context: number): MemoryReport {
+  integer(1, 1 << 12)(shape.layers, 'layers');
+  integer(1, 2 ** 40)(context, 'context');
+  const spec = toSpec(kv);
   const codec = createCodec(spec, shape, placeholderLearned(spec, shape));
   const { kvHeads, pageTokens } = codec.shape;
   const { sink, recent, edge } = codec.window;
@@ -68,9 +70,4 @@ export function whatFits(report: MemoryReport, budget: number): { tokens: number
     tokens: Math.floor(budget / report.bytesPerToken),
     sequences: Math.floor(budget / report.totalBytes),
   };
-}
-
-function checkCount(name: string, value: number, max: number): void {
-  if (!Number.isInteger(value) || value < 1 || value > max)
-    throw new InputError(`${name} must be an integer from 1 to ${max}; got ${value}.`);
 }

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { codeBits } from '../codec/codec.ts';
 import { placeholderLearned } from '../codec/kv.ts';
+import { parseSpec } from '../codec/spec.ts';
 import { createPlan } from './plan.ts';
 import type { Profile } from './profile.ts';
 
@@ -25,8 +26,8 @@ const sharesOf = (pairs: number) => Float32Array.from({ length: 16 }, (_, i) => 
 describe('tri-i4', () => {
   it('has as many pairs in each layer as the profile measured there', () => {
     const learned = [4, 9, 16].map(pairs => ({ key: { 'tri.shares': sharesOf(pairs) }, value: {} }));
-    const plan = createPlan('tri-i4/tq4', shape, makeProfile(learned));
-    const fixed = [4, 9, 16].map(pairs => createPlan(`tri${pairs}i4/tq4`, shape));
+    const plan = createPlan(parseSpec('tri-i4/tq4'), shape, makeProfile(learned));
+    const fixed = [4, 9, 16].map(pairs => createPlan(parseSpec(`tri${pairs}i4/tq4`), shape));
     expect(plan.codecs.map(({ keys }) => codeBits(keys))).toEqual(fixed.map(({ codecs }) => codeBits(codecs[0].keys)));
     expect(plan.bits).toBeCloseTo(
       fixed.reduce((sum, { bits }) => sum + bits / 3, 0),
@@ -37,16 +38,16 @@ describe('tri-i4', () => {
   });
 
   it('without a profile has one codec for all layers, and a notice', () => {
-    const { codecs, notice } = createPlan('tri-i4/tq4', shape);
+    const { codecs, notice } = createPlan(parseSpec('tri-i4/tq4'), shape);
     expect(new Set(codecs).size).toBe(1);
     expect(notice).toMatch(/tri-i4 keeps 10 RoPE pairs in every layer.*kvasir calibrate/);
   });
 });
 
 describe('vec', () => {
-  const { key = {}, value = {} } = placeholderLearned('vec-d4b8-own', shape);
+  const { key = {}, value = {} } = placeholderLearned(parseSpec('vec-d4b8-own'), shape);
   const noticeOf = (samples: number) =>
-    createPlan('vec-d4b8-own', shape, makeProfile(Array(3).fill({ key, value }), samples)).notice;
+    createPlan(parseSpec('vec-d4b8-own'), shape, makeProfile(Array(3).fill({ key, value }), samples)).notice;
 
   it('has a notice if its codebooks were learned from few samples', () => {
     expect(noticeOf(32 * 256)).toBeUndefined();

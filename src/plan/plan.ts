@@ -4,7 +4,7 @@ import { pageErrorBytes } from '../cache/page-errors.ts';
 import { codeBits, type Side } from '../codec/codec.ts';
 import { createCodec, type KvCodec, type KvShape, needsProfile, recommendedSamples, usesProfile } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
-import { type F16Window, formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
+import { F16, type F16Window, formatSpec, type KvSpec, windowOf } from '../codec/spec.ts';
 import { packedPages, sealPosition, tailBlocks, tailBlockTokens } from '../kernel/visibility.ts';
 import { formatCount } from '../util/units.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
@@ -59,21 +59,20 @@ export interface PlanShape extends KvShape {
  * One spec for all layers, except the first and last `edge` ones, which stay f16. Calibrated codecs use the parameters that
  * the profile has for their layer; mead's bits are allocated over all layers.
  */
-export function createPlan(spec: string, shape: PlanShape, profile?: Profile): Plan {
-  const parsed = parseSpec(spec);
-  const { edge } = windowOf(parsed);
+export function createPlan(spec: KvSpec, shape: PlanShape, profile?: Profile): Plan {
+  const window = windowOf(spec);
   // Devices compile kernels for each codec: layers without learned parameters share one.
   const differs = profile ? usesProfile(spec) : needsProfile(spec);
   const shared = differs ? undefined : createCodec(spec, shape);
-  const allocation = canAllocateMead(profile) ? allocateSpec(parsed, shape.layers, profile) : undefined;
-  const codecs = codecsByLayer(shape, edge, layer => {
+  const allocation = canAllocateMead(profile) ? allocateSpec(spec, shape.layers, profile) : undefined;
+  const codecs = codecsByLayer(shape, window.edge, layer => {
     const learnedFor = (side: Side) => ({
       ...profile?.learned[layer][side],
       ...allocation?.amounts.get(layer)?.[side],
     });
     return shared ?? createCodec(spec, shape, { key: learnedFor('key'), value: learnedFor('value') });
   });
-  const plan = createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted, profile);
+  const plan = createPlanFromCodecs(formatSpec(spec), window, codecs, allocation?.predicted, profile);
   return {
     ...plan,
     predicted: measuredDivergence(profile, plan.spec) ?? plan.predicted,
@@ -81,13 +80,14 @@ export function createPlan(spec: string, shape: PlanShape, profile?: Profile): P
   };
 }
 
-function fewSamplesNotice(spec: string, shape: PlanShape, profile?: Profile): string | undefined {
+function fewSamplesNotice(spec: KvSpec, shape: PlanShape, profile?: Profile): string | undefined {
   const samples = profile?.provenance.samples ?? Number.POSITIVE_INFINITY;
   const recommended = recommendedSamples(spec, shape);
   if (samples >= recommended) return undefined;
+  const name = formatSpec(spec);
   return (
-    `${spec} was learned from ${formatCount(samples)} samples per layer and is better with ${formatCount(recommended)}. ` +
-    `Run \`kvasir calibrate MODEL --codecs ${spec} --samples ${recommended}\`, with at least as many --tokens.`
+    `${name} was learned from ${formatCount(samples)} samples per layer and is better with ${formatCount(recommended)}. ` +
+    `Run \`kvasir calibrate MODEL --codecs ${name} --samples ${recommended}\`, with at least as many --tokens.`
   );
 }
 
@@ -104,7 +104,7 @@ export function codedSides(layers: number, edge: number): LayerSide[] {
 
 /** One codec per layer; f16 at the edges. */
 export function codecsByLayer(shape: PlanShape, edge: number, codecOf: (layer: number) => KvCodec): KvCodec[] {
-  const exact = createCodec('f16', shape);
+  const exact = createCodec(F16, shape);
   return Array.from({ length: shape.layers }, (_, layer) =>
     isEdge(layer, shape.layers, edge) ? exact : codecOf(layer),
   );
@@ -162,7 +162,7 @@ export function createPlanFromCodecs(
 export const withMode = (plan: Plan, mode: KvMode): Plan => ({
   ...plan,
   mode,
-  leaf: leafLayout(plan.codecs, mode === 'packed' ? undefined : createCodec('f16', plan.codecs[0].shape)),
+  leaf: leafLayout(plan.codecs, mode === 'packed' ? undefined : createCodec(F16, plan.codecs[0].shape)),
 });
 
 /** Max tokens of one sequence in a cache of `bytes`; 0 if not even an empty one fits. */

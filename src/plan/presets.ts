@@ -2,8 +2,9 @@
  * The presets in front of the codecs: how much quality, for how many bits. With a profile, the plan of these bits that it
  * expects the least divergence of; without one, a codec that needs no calibration.
  */
+import { F16, type KvSpec, specOf } from '../codec/spec.ts';
 import { InputError } from '../util/errors.ts';
-import { choosePlan } from './auto.ts';
+import { AUTO, choosePlan, type PlanSpec } from './auto.ts';
 import { supportsShape } from './default-codecs.ts';
 import type { Plan, PlanShape, Preset } from './plan.ts';
 import type { Profile } from './profile.ts';
@@ -12,15 +13,15 @@ import type { Profile } from './profile.ts';
 export const DEFAULT_PRESET: Preset = 'balanced';
 
 interface PresetSpecs {
-  withProfile?: string;
-  withoutProfile: string;
+  withProfile?: PlanSpec;
+  withoutProfile: KvSpec;
 }
 
 export const presetSpecs: Readonly<Record<Preset, PresetSpecs>> = {
   // More bits than calibration could improve on.
-  safe: { withoutProfile: 'q8_0' },
-  balanced: { withProfile: 'auto:3', withoutProfile: 'tq4' },
-  small: { withProfile: 'auto:2', withoutProfile: 'tq3' },
+  safe: { withoutProfile: specOf('q8_0') },
+  balanced: { withProfile: { ...AUTO, bits: 3 }, withoutProfile: specOf('tq4') },
+  small: { withProfile: { ...AUTO, bits: 2 }, withoutProfile: specOf('tq3') },
 };
 
 export function choosePreset(preset: Preset, shape: PlanShape, profile?: Profile): Plan {
@@ -29,7 +30,7 @@ export function choosePreset(preset: Preset, shape: PlanShape, profile?: Profile
   // A profile that nothing was measured for (`--probe-tokens 0`) recommends nothing.
   if (recommended?.predicted !== undefined) return { ...recommended, preset };
   // q8_0 has blocks of 32 values, which not every head dimension is a multiple of.
-  const spec = supportsShape(withoutProfile, shape) ? withoutProfile : 'f16';
+  const spec = supportsShape(withoutProfile, shape) ? withoutProfile : F16;
   return { ...choosePlan(spec, shape, profile), preset };
 }
 
@@ -43,14 +44,17 @@ export interface CacheChoice {
 /** Throws if a preset is combined with something else that chooses the codec. */
 export function checkCacheChoice({ kv, quality, contextMemory }: CacheChoice): void {
   if (quality === undefined) return;
-  if (kv !== undefined)
-    throw new InputError(
-      `kv "${kv}" and quality "${quality}" both choose the codec of the cache. ` +
-        `Drop quality "${quality}" to use this codec, or kv "${kv}" to use the preset.`,
-    );
-  if (contextMemory !== undefined)
-    throw new InputError(
-      `contextMemory and quality "${quality}" both choose the codec of the cache. ` +
-        `Drop quality "${quality}" to use what fits, or contextMemory to use the preset.`,
-    );
+  if (kv === undefined && contextMemory === undefined) return;
+  throw new InputError(
+    option => {
+      const preset = option('quality', quality);
+      const [other, choice] =
+        kv === undefined ? [option('contextMemory'), 'what fits'] : [option('kv', kv), 'this codec'];
+      return (
+        `${other} and ${preset} both choose the codec of the cache. ` +
+        `Drop ${preset} to use ${choice}, or ${other} to use the preset.`
+      );
+    },
+    { option: 'quality' },
+  );
 }

@@ -17,7 +17,7 @@ import { fromF16, toF16 } from '../kernel/float.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { sha256, toHex } from '../util/sha256.ts';
 
-export type NumberType = 'f16' | 'f32';
+type NumberType = 'f16' | 'f32';
 
 /** A text that a profile was learned from. */
 export interface TextSource {
@@ -105,6 +105,8 @@ const SIDES = ['key', 'value'] as const;
 const MAX_HEADER_BYTES = 1 << 24;
 const MAX_LAYERS = 4096;
 const MAX_ARRAYS = 1 << 16;
+/** Of other lists. */
+const MAX_ENTRIES = 1000;
 const MAX_NAME_LENGTH = 200;
 /** Characters that could control a terminal or hide text in it. */
 const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
@@ -116,11 +118,8 @@ const MAX_F32_LENGTH = 1000;
 const pad4 = (bytes: number) => Math.ceil(bytes / 4) * 4;
 const BYTES_PER_NUMBER: Record<NumberType, number> = { f16: 2, f32: 4 };
 
-/** Encodes a profile file. Long arrays are rounded to f16, unless `types` gives another type by name. */
-export async function encodeProfile(
-  content: ProfileContent,
-  types: Readonly<Record<string, NumberType>> = {},
-): Promise<Uint8Array<ArrayBuffer>> {
+/** Encodes a profile file. Long arrays are rounded to f16. */
+export async function encodeProfile(content: ProfileContent): Promise<Uint8Array<ArrayBuffer>> {
   const { learned, fingerprint, shape, provenance, sensitivities, measurements } = content;
   const arrays: ArrayEntry[] = [];
   const data: Float32Array[] = [];
@@ -128,7 +127,7 @@ export async function encodeProfile(
     for (const side of SIDES) {
       for (const [name, array] of Object.entries(sides[side])) {
         if (!array) continue;
-        arrays.push({ layer, side, name, type: types[name] ?? chooseNumberType(array), length: array.length });
+        arrays.push({ layer, side, name, type: chooseNumberType(array), length: array.length });
         data.push(array);
       }
     }
@@ -172,8 +171,7 @@ const toPrintableName = (name: string): string => name.replace(UNPRINTABLE, '\uf
 /** f16 has a maximum of 65504 and loses precision below 2^-14. */
 function chooseNumberType(array: Float32Array): NumberType {
   if (array.length <= MAX_F32_LENGTH) return 'f32';
-  let largest = 0;
-  for (const x of array) largest = Math.max(largest, Math.abs(x));
+  const largest = array.reduce((max, x) => Math.max(max, Math.abs(x)), 0);
   return largest > 65504 || largest < 2 ** -10 ? 'f32' : 'f16';
 }
 
@@ -255,10 +253,6 @@ function checkHeader(json: unknown, check: Check): Header {
   const header = asRecord(json);
   const shape = asRecord(header.shape);
   const provenance = asRecord(header.made);
-  const isIntegerIn = (x: unknown, low: number, high: number): x is number =>
-    Number.isInteger(x) && (x as number) >= low && (x as number) <= high;
-  const isName = (x: unknown): x is string =>
-    typeof x === 'string' && x.length <= MAX_NAME_LENGTH && x.search(UNPRINTABLE) < 0;
   const { layers, kvHeads, headDim, turn } = shape;
   check(
     typeof header.fingerprint === 'string' && /^[0-9a-f]{64}$/.test(header.fingerprint),
@@ -274,28 +268,23 @@ function checkHeader(json: unknown, check: Check): Header {
   );
   // Profiles of Kvasir 0.1.0 have no model name, sources and measurements.
   const { tokens, context, samples, seed, text, codecs, version, model = '', sources = [] } = provenance;
-  const isCount = (x: unknown) => isIntegerIn(x, 0, Number.MAX_SAFE_INTEGER);
   check(
     [tokens, context, samples, seed].every(isCount) &&
-      isName(model) &&
-      isName(text) &&
-      isName(version) &&
-      Array.isArray(sources) &&
-      sources.length <= 1000 &&
+      [model, text, version].every(isName) &&
+      isList(sources, MAX_ENTRIES) &&
       sources.map(asRecord).every(source => isName(source.name) && isCount(source.tokens)) &&
-      Array.isArray(codecs) &&
-      codecs.length <= 1000 &&
+      isList(codecs, MAX_ENTRIES) &&
       codecs.every(isSpec),
     'its provenance is invalid',
   );
   const list = header.arrays;
-  check(Array.isArray(list) && list.length <= MAX_ARRAYS, 'its list of arrays is invalid');
+  check(isList(list, MAX_ARRAYS), 'its list of arrays is invalid');
   return {
     fingerprint: header.fingerprint,
     shape: { layers, kvHeads, headDim, ropeFrequencies: turn },
     provenance: {
       ...{ model, tokens, context, samples, seed, text },
-      sources: sources.map(({ name, tokens }) => ({ name, tokens })),
+      sources: sources.map(asRecord).map(({ name, tokens }) => ({ name, tokens })),
       ...{ codecs, version },
     } as Provenance,
     sensitivities: checkSensitivities(asRecord(header.sensitivities), layers, check),
@@ -333,7 +322,7 @@ function checkSensitivities(record: Record<string, unknown>, layers: number, che
 }
 
 function checkMeasurements(list: unknown, check: Check): PlanMeasurement[] {
-  check(Array.isArray(list) && list.length <= 1000, 'its measurements are invalid');
+  check(isList(list, MAX_ENTRIES), 'its measurements are invalid');
   return list.map(entry => {
     const { kv, bits, kld } = asRecord(entry);
     const isAmount = (x: unknown): x is number => Number.isFinite(x) && (x as number) >= 0;
@@ -342,6 +331,11 @@ function checkMeasurements(list: unknown, check: Check): PlanMeasurement[] {
   });
 }
 
+const isIntegerIn = (x: unknown, low: number, high: number): x is number =>
+  Number.isInteger(x) && (x as number) >= low && (x as number) <= high;
+const isCount = (x: unknown) => isIntegerIn(x, 0, Number.MAX_SAFE_INTEGER);
+const isName = (x: unknown) => typeof x === 'string' && x.length <= MAX_NAME_LENGTH && x.search(UNPRINTABLE) < 0;
+const isList = (x: unknown, max: number): x is unknown[] => Array.isArray(x) && x.length <= max;
 const isSpec = (x: unknown): x is string => typeof x === 'string' && SPEC_PATTERN.test(x);
 
 const asRecord = (x: unknown): Record<string, unknown> => (typeof x === 'object' && x !== null ? { ...x } : {});

@@ -124,10 +124,10 @@ function schemaOf(format: ChatRequest['response_format']): ChatOptions['schema']
 }
 
 function fieldOf(path: string, { tools, response_format: format }: ChatRequest): string {
-  if (path === 'schema')
-    return format?.type === 'json_schema' ? 'response_format.json_schema.schema' : 'response_format.schema';
-  if (path === 'toolChoice') return 'tool_choice';
-  return withRequestIndex(path, tools?.map(toIgnored));
+  const schema = format?.type === 'json_schema' ? 'response_format.json_schema.schema' : 'response_format.schema';
+  return withRequestIndex(path, tools?.map(toIgnored))
+    .replace(/^schema\b/, schema)
+    .replace(/^render\.variables\b/, 'chat_template_kwargs');
 }
 
 async function collectChoices(head: Head, events: ChatEvents, request: ChatRequest, service: ModelService) {

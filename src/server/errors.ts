@@ -1,5 +1,6 @@
 /** Errors that clients are told, in the shapes that they expect. */
 
+import { loadRules } from '../engine/options.ts';
 import { closestName } from '../util/closest-name.ts';
 import {
   CapacityError,
@@ -8,9 +9,10 @@ import {
   FormatError,
   InputError,
   KvasirError,
+  type OptionNames,
   UnsupportedError,
 } from '../util/errors.ts';
-import { withFieldNames } from './field-names.ts';
+import { splitWords } from '../util/option-name.ts';
 
 interface ApiErrorOptions {
   code?: string;
@@ -101,7 +103,6 @@ export const timedOut = (ms: number): ApiError =>
 export interface ErrorAudience {
   /** Max tokens per sequence. */
   context?: number;
-  isAnthropic?: boolean;
   /** The field of the request that an option of the engine comes from. */
   fieldOf?: (path: string) => string;
 }
@@ -112,43 +113,45 @@ export const clientLeft = (): ApiError => new ApiError(499, 'The client closed t
 /** Seconds until what others use may be free again. */
 const CAPACITY_SECONDS = 5;
 
+/** The field of an option if a route has no other name for it: `max_tokens` for `maxTokens`. */
+export const fieldOfOption = (path: string): string => path.replace(/^\w+/, name => splitWords(name, '_'));
+
+const isServerOption = (option: string): boolean => Object.hasOwn(loadRules, option);
+
 /** Any error as one that a client may see, in the words of its API. What is not meant for clients is a 500 without details. */
 export function toApiError(error: unknown, audience: ErrorAudience = {}): ApiError {
-  const { context, isAnthropic, fieldOf = path => path } = audience;
+  const { context, fieldOf = fieldOfOption } = audience;
   if (error instanceof ApiError) return error;
+  if (!(error instanceof KvasirError))
+    return new ApiError(500, 'Internal error. The log of the server has the details.', {
+      code: 'internal_error',
+      cause: error,
+    });
+  const names: OptionNames = (option, value) =>
+    isServerOption(option)
+      ? `\`kvasir serve --${splitWords(option, '-')}${value === undefined ? '' : ` ${value}`}\``
+      : fieldOf(option);
+  const message = error.describe(names);
   if (error instanceof ContextError) {
     // Clients look for the beginning of OpenAI's message.
     const prefix = context === undefined ? '' : `This model's maximum context length is ${context} tokens. `;
-    return new ApiError(400, prefix + withFieldNames(error.message, isAnthropic).message, {
-      code: 'context_length_exceeded',
-      param: 'messages',
-      cause: error,
-    });
+    return new ApiError(400, prefix + message, { code: 'context_length_exceeded', param: 'messages', cause: error });
   }
   // Memory of the device or a disk: not a fault of the request.
   if (error instanceof CapacityError)
-    return new ApiError(503, withFieldNames(error.message, isAnthropic).message, {
+    return new ApiError(503, message, {
       code: 'insufficient_capacity',
       retryAfter: CAPACITY_SECONDS,
       cause: error,
     });
   if (error instanceof DeviceError)
-    return new ApiError(503, error.message, { code: 'engine_failed', retryAfter: 5, cause: error });
+    return new ApiError(503, message, { code: 'engine_failed', retryAfter: 5, cause: error });
   if (error instanceof InputError || error instanceof UnsupportedError || error instanceof FormatError) {
-    const { path, message } = error;
-    if (path === undefined || !message.startsWith(path)) {
-      const shown = withFieldNames(message, isAnthropic);
-      return new ApiError(400, shown.message, { param: shown.param, cause: error });
-    }
-    const param = fieldOf(path);
-    const rest = withFieldNames(message.slice(path.length), isAnthropic).message;
-    return new ApiError(400, param + rest, { param, cause: error });
+    const { option } = error;
+    const param = option === undefined || isServerOption(option) ? undefined : fieldOf(option);
+    return new ApiError(400, message, { param, cause: error });
   }
-  if (error instanceof KvasirError) return new ApiError(500, error.message, { code: 'internal_error', cause: error });
-  return new ApiError(500, 'Internal error. The log of the server has the details.', {
-    code: 'internal_error',
-    cause: error,
-  });
+  return new ApiError(500, message, { code: 'internal_error', cause: error });
 }
 
 const OPENAI_TYPES: Record<number, string> = {

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import type { Context } from 'hono';
 import type { Logger } from 'pino';
 import { readBody } from './body.ts';
-import { type ApiError, modelNotFound, toApiError } from './errors.ts';
+import { type ApiError, fieldOfOption, modelNotFound, toApiError } from './errors.ts';
 import type { AnswerCounts } from './metrics.ts';
 import type { Notify } from './notices.ts';
 import type { Exchange, Route } from './route.ts';
@@ -51,13 +51,9 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
 
     const headers = new Headers({ 'x-request-id': id });
     if (isAnthropic) headers.set('request-id', id);
-    const fieldOf = (path: string) => route.fieldOf?.(path, body) ?? path;
+    const fieldOf = (path: string) => fieldOfOption(route.fieldOf?.(path, body) ?? path);
     const toError = (error: unknown): ApiError => {
-      const shown = toApiError(error, {
-        context: backend.info?.context,
-        isAnthropic,
-        fieldOf,
-      });
+      const shown = toApiError(error, { context: backend.info?.context, fieldOf });
       if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
       return shown;
     };

@@ -71,7 +71,6 @@ export const countTokens: Route<CountTokensRequest> = {
 
 /** `tools[0].function.parameters` as `tools[0].input_schema`. */
 function fieldOf(path: string, { tools }: CountTokensRequest): string {
-  if (path === 'toolChoice') return 'tool_choice';
   return withRequestIndex(path, tools?.map(toIgnored))
     .replace(/^(tools\[\d+\])\.function\.parameters/, '$1.input_schema')
     .replace(/^(tools\[\d+\])\.function\./, '$1.');

@@ -62,9 +62,9 @@ export const deleteResponse: Route = {
 };
 
 function fieldOf(path: string, { tools }: ResponsesRequest): string {
-  if (path === 'toolChoice') return 'tool_choice';
-  if (/^schema\b/.test(path)) return `text.format.${path}`;
-  return withRequestIndex(path, tools?.map(toIgnored)).replace('.function.', '.');
+  return withRequestIndex(path, tools?.map(toIgnored))
+    .replace(/^schema\b/, 'text.format.schema')
+    .replace('.function.', '.');
 }
 
 const notStored = (id: string): ApiError =>

@@ -62,7 +62,7 @@ export interface Route<T = unknown> {
   streams?: boolean;
   /** Default: OpenAI's. */
   wire?: Wire;
-  /** The field of the body that an option of the engine comes from, for messages: `tools[0].input_schema`. */
+  /** The field of the body that an option of the engine comes from, for messages, if it has another name there. */
   fieldOf?(path: string, body: T): string;
   handle(exchange: Exchange, body: T): Promise<Response> | Response;
 }

@@ -156,7 +156,7 @@ describe('a session of another identity names what differs, both values and what
       '99'.repeat(32),
       'another RoPE (efefefefefef, here 999999999999). To resume it, use the same RoPE settings',
     ],
-    ['plan', 'f16', 'another plan (tq4/tq3+sink2 page4 layers2, here f16). To resume it, use the same cache spec'],
+    ['plan', 'f16', 'another plan (tq4/tq3+sink2 page4 layers2, here f16). To resume it, use the same kv'],
     ['tables', '', 'other profile tables (121212121212, here none). To resume it, use the profile'],
     [
       'arithmetic',
@@ -176,7 +176,7 @@ describe('a session of another identity names what differs, both values and what
     expect(message).toBe(
       'The session cannot be resumed: it was saved with another model (abababababab, here m), another tokenizer ' +
         '(cdcdcdcdcdcd, here t), another plan (tq4/tq3+sink2 page4 layers2, here p). To resume it, open the model it was ' +
-        'saved with, use the same cache spec; or start a new conversation with its messages.',
+        'saved with, use the same kv; or start a new conversation with its messages.',
     );
   });
 

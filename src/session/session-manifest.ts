@@ -11,7 +11,7 @@
 
 import type { CacheIdentity } from '../store/leaf-key.ts';
 import type { Check } from '../store/record.ts';
-import { assert, CapacityError, UnsupportedError } from '../util/errors.ts';
+import { assert, CapacityError, type OptionNames, UnsupportedError } from '../util/errors.ts';
 import { formatCount } from '../util/units.ts';
 
 /** What a session can be resumed with: all of it must be equal. */
@@ -53,15 +53,16 @@ const ALIGN = 16;
 const SPACE = 0x20;
 
 /** In the order in which differences are named. */
-const IDENTITY_FIELDS: Record<keyof SessionIdentity, { difference: string; remedy: string }> = {
-  model: { difference: 'another model', remedy: 'open the model it was saved with' },
-  tokenizer: { difference: 'another tokenizer', remedy: 'open the model it was saved with' },
-  rope: { difference: 'another RoPE', remedy: 'use the same RoPE settings' },
-  plan: { difference: 'another plan', remedy: 'use the same cache spec' },
-  tables: { difference: 'other profile tables', remedy: 'use the profile it was saved with' },
-  arithmetic: { difference: 'another device arithmetic', remedy: 'use the same device and precision' },
-  format: { difference: 'another page format', remedy: 'use the Kvasir it was saved with' },
-};
+const IDENTITY_FIELDS: Record<keyof SessionIdentity, { difference: string; remedy: (option: OptionNames) => string }> =
+  {
+    model: { difference: 'another model', remedy: () => 'open the model it was saved with' },
+    tokenizer: { difference: 'another tokenizer', remedy: () => 'open the model it was saved with' },
+    rope: { difference: 'another RoPE', remedy: () => 'use the same RoPE settings' },
+    plan: { difference: 'another plan', remedy: option => `use the same ${option('kv')}` },
+    tables: { difference: 'other profile tables', remedy: option => `use the ${option('profile')} it was saved with` },
+    arithmetic: { difference: 'another device arithmetic', remedy: () => 'use the same device and precision' },
+    format: { difference: 'another page format', remedy: () => 'use the Kvasir it was saved with' },
+  };
 const IDENTITY_NAMES = Object.keys(IDENTITY_FIELDS) as (keyof SessionIdentity)[];
 
 /** Maximum length of a manifest's payload. */
@@ -101,8 +102,9 @@ export function decodeManifest(payload: Uint8Array, limits: ManifestLimits, chec
   check(pageTokens === limits.pageTokens && sinkTokens === limits.sinkTokens, 'its page size contradicts its plan');
   if (count > limits.maxTokens)
     throw new CapacityError(
-      `The session has ${formatCount(count)} tokens, and the context is ${formatCount(limits.maxTokens)}. Open the ` +
-        'model with a larger context.',
+      option =>
+        `The session has ${formatCount(count)} tokens, and the context is ${formatCount(limits.maxTokens)}. Open the ` +
+        `model with a larger ${option('context')}.`,
     );
   check(Number.isSafeInteger(leafCount) && (leafCount as number) >= 0, 'its number of leaves is invalid');
   const tail = count - (leafCount as number) * limits.pageTokens;
@@ -147,10 +149,11 @@ function compareIdentities(saved: SessionIdentity, here: SessionIdentity): void 
   const differences = differing.map(
     name => `${IDENTITY_FIELDS[name].difference} (${showBoth(String(saved[name]), String(here[name]))})`,
   );
-  const remedies = new Set(differing.map(name => IDENTITY_FIELDS[name].remedy));
+  const remedies = (option: OptionNames) => new Set(differing.map(name => IDENTITY_FIELDS[name].remedy(option)));
   throw new UnsupportedError(
-    `The session cannot be resumed: it was saved with ${differences.join(', ')}. To resume it, ` +
-      `${[...remedies].join(', ')}; or start a new conversation with its messages.`,
+    option =>
+      `The session cannot be resumed: it was saved with ${differences.join(', ')}. To resume it, ` +
+      `${[...remedies(option)].join(', ')}; or start a new conversation with its messages.`,
   );
 }
 

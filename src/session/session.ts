@@ -44,7 +44,9 @@ export async function saveSession(
   checkSavable(plan);
   if (sequence.droppedTokens > 0)
     throw new UnsupportedError(
-      "A conversation whose oldest tokens were dropped (overflow: 'slide') cannot be saved. Use a larger context.",
+      option =>
+        `A conversation whose oldest tokens were dropped (${option('overflow', 'slide')}) cannot be saved. Use a larger ` +
+        `${option('context')}.`,
     );
   const { device } = engine;
   // Its blocks now: the model may be disposed while this waits, and then reading them fails with an error that says so.
@@ -76,7 +78,9 @@ export async function saveSession(
 function checkSavable({ mode }: Plan): void {
   if (mode === 'packed') return;
   throw new UnsupportedError(
-    `Sessions cannot be saved or restored in ${mode} mode, whose pages have read f16 pages. Load the model without kvMode.`,
+    option =>
+      `Sessions cannot be saved or restored in ${mode} mode, whose pages have read f16 pages. Load the model without ` +
+      `${option('kvMode')}.`,
   );
 }
 

@@ -16,9 +16,9 @@ export function closestName(name: string, known: readonly string[]): string | un
 /** `max_tokens`, `max-tokens` and `maxTokens` are equal. */
 const normalize = (name: string): string => name.replace(/[_-]/g, '').toLowerCase();
 
-/** Damerau-Levenshtein distance: insertions, deletions, substitutions, and swaps of adjacent characters. */
-function editDistance(a: string, b: string): number {
-  // Such a name is never close; skip the quadratic work.
+/** Damerau-Levenshtein distance: insertions, deletions, substitutions, and swaps of adjacent characters. Infinity if it is large. */
+export function editDistance(a: string, b: string): number {
+  // The work is quadratic.
   if (Math.abs(a.length - b.length) > 3) return Number.POSITIVE_INFINITY;
   const rows = [Array.from({ length: b.length + 1 }, (_, j) => j)];
   for (let i = 1; i <= a.length; i++) {

@@ -1,3 +1,14 @@
+/** How options are called where a message is read: `maxTokens` is `--max-tokens` in the CLI. With a value: `kv: 'tq4'`. */
+export type OptionNames = (option: string, value?: string) => string;
+
+/** A message; a function if it names options. */
+export type Wording = string | ((option: OptionNames) => string);
+
+const libraryName: OptionNames = (option, value) => (value === undefined ? option : `${option}: '${value}'`);
+
+const wordFor = (wording: Wording, names: OptionNames): string =>
+  typeof wording === 'string' ? wording : wording(names);
+
 /**
  * The base class of all errors that Kvasir throws on purpose. Each message says what is wrong and what to do. A bug in
  * Kvasir is a plain Error, never one of these.
@@ -6,13 +17,20 @@ export class KvasirError extends Error {
   /** Written out, since minifiers rename classes. */
   static override readonly name: string = 'KvasirError';
 
-  /** The option that is wrong, if it is one of several alike: `tools[0].function.parameters`. */
-  readonly path?: string;
+  /** The option that is wrong: `maxTokens`, or a part of one: `tools[0].function.parameters`. */
+  readonly option?: string;
+  readonly #wording: Wording;
 
-  constructor(message: string, options: ErrorOptions & { path?: string } = {}) {
-    super(message, options);
+  constructor(wording: Wording, { option, ...options }: ErrorOptions & { option?: string } = {}) {
+    super(wordFor(wording, libraryName), options);
     this.name = new.target.name;
-    if (options.path !== undefined) this.path = options.path;
+    this.#wording = wording;
+    if (option !== undefined) this.option = option;
+  }
+
+  /** The message with other names of options, such as the flags of a command line. */
+  describe(names: OptionNames): string {
+    return wordFor(this.#wording, names);
   }
 }
 
@@ -30,6 +48,10 @@ export class ShapeError extends KvasirError {
 export class InputError extends KvasirError {
   static override readonly name: string = 'InputError';
 }
+
+/** An InputError that begins with the name of the option that is wrong. */
+export const optionError = (option: string, problem: string): InputError =>
+  new InputError(nameOf => `${nameOf(option)} ${problem}`, { option });
 
 /** A file, page or message that is truncated, damaged or malicious. */
 export class FormatError extends KvasirError {

@@ -2,9 +2,9 @@
 
 import { closestName } from './closest-name.ts';
 import { describeValue, isPlainObject } from './describe-value.ts';
-import { InputError } from './errors.ts';
+import { InputError, optionError } from './errors.ts';
 
-/** Throws an InputError that starts with the option's name if the value is invalid. */
+/** Throws an `optionError` if the value is invalid. */
 export type Rule = (value: unknown, name: string) => void;
 
 export type Rules = Readonly<Record<string, Rule>>;
@@ -12,7 +12,7 @@ export type Rules = Readonly<Record<string, Rule>>;
 export const rule =
   (expected: string, isValid: (value: unknown) => boolean): Rule =>
   (value, name) => {
-    if (!isValid(value)) throw new InputError(`${name} must be ${expected}; got ${describeValue(value)}.`);
+    if (!isValid(value)) throw optionError(name, `must be ${expected}; got ${describeValue(value)}.`);
   };
 
 export const number = (expected: string, isValid: (value: number) => boolean): Rule =>
@@ -60,7 +60,5 @@ export function checkLayer(layer: number, layers: number): void {
     throw new InputError(`The layer must be an integer from 0 to ${layers - 1}; got ${describeValue(layer)}.`);
 }
 
-export function checkTokens(name: string, value: number, min: number, max: number): void {
-  if (!Number.isInteger(value) || value < min || value > max)
-    throw new InputError(`${name} must be an integer from ${min} to ${max}; got ${describeValue(value)}.`);
-}
+export const checkTokens = (name: string, value: number, min: number, max: number): void =>
+  integer(min, max)(value, name);

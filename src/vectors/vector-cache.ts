@@ -12,7 +12,7 @@ import { createPool } from '../cache/pool.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import { writeTail } from '../cache/tail.ts';
 import { checkShape, createCodec, type KvLearned, type KvShape } from '../codec/kv.ts';
-import { formatSpec, parseSpec, windowOf } from '../codec/spec.ts';
+import { formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import { type DeviceName, openDevice } from '../kernel/open.ts';
 import { codecsByLayer, createPlan, createPlanFromCodecs, type Plan, type PlanShape } from '../plan/plan.ts';
 import { checkProfile } from '../plan/profile.ts';
@@ -114,7 +114,7 @@ export async function createCache(shape: CacheShape, spec: string, options: Cach
   const { heads = kvHeads, layers = 1 } = shape;
   if (heads % kvHeads !== 0)
     throw new ShapeError(`heads must be a multiple of kvHeads; got ${heads} heads and ${kvHeads} KV heads.`);
-  const plan = await planFor(spec, { ...shape, kvHeads, layers }, options);
+  const plan = await planFor(parseSpec(spec), { ...shape, kvHeads, layers }, options);
   const { threads, precise, kvMemory: capacity, scale = 1 / Math.sqrt(headDim) } = options;
   const opened = await openDevice(
     options.device ?? 'auto',
@@ -131,7 +131,7 @@ export async function createCache(shape: CacheShape, spec: string, options: Cach
   }
 }
 
-async function planFor(spec: string, shape: PlanShape, { learned, profile }: CacheOptions): Promise<Plan> {
+async function planFor(spec: KvSpec, shape: PlanShape, { learned, profile }: CacheOptions): Promise<Plan> {
   if (!learned) {
     const opened = profile === undefined ? undefined : await openProfile(profile);
     if (opened) checkProfile(opened, { ...shape, ropeFrequencies: [...(shape.ropeFrequencies ?? [])] });
@@ -140,10 +140,9 @@ async function planFor(spec: string, shape: PlanShape, { learned, profile }: Cac
   if (profile !== undefined) throw new InputError('learned and profile exclude each other. Give one of them.');
   if (learned.length !== shape.layers)
     throw new ShapeError(`learned must have one entry per layer, ${shape.layers}; got ${learned.length}.`);
-  const parsed = parseSpec(spec);
-  const window = windowOf(parsed);
+  const window = windowOf(spec);
   const codecs = codecsByLayer(shape, window.edge, layer => createCodec(spec, shape, learned[layer]));
-  return createPlanFromCodecs(formatSpec(parsed), window, codecs);
+  return createPlanFromCodecs(formatSpec(spec), window, codecs);
 }
 
 interface Parts extends RunnerOptions {

@@ -50,8 +50,9 @@ export interface StepRunner {
 export function checkRoom(pool: Pool, bytes: number): void {
   if (!pool.makeRoom(bytes))
     throw new CapacityError(
-      `The cache is full: ${formatBytes(pool.used)} of ${formatBytes(pool.capacity)} are in use, and ` +
-        `${formatBytes(bytes)} more are needed. Raise kvMemory, use a codec with fewer bits, or dispose sequences.`,
+      option =>
+        `The cache is full: ${formatBytes(pool.used)} of ${formatBytes(pool.capacity)} are in use, and ` +
+        `${formatBytes(bytes)} more are needed. Raise ${option('kvMemory')}, use a codec with fewer bits, or dispose sequences.`,
     );
 }
 

@@ -1,8 +1,8 @@
 /** `connectService`: a service at the other end of a port. */
 
 import type { LoadProgress } from '../model/weights.ts';
+import { decodeError } from '../util/error-message.ts';
 import { DeviceError, InputError } from '../util/errors.ts';
-import { decodeError } from './error-message.ts';
 import { type CallMethod, type Event, type Port, PROTOCOL_VERSION, type Request } from './protocol.ts';
 import { createRemoteStream, type NewRequest, type Pending, type StreamConnection } from './remote-stream.ts';
 import type { ModelService, ServiceInfo } from './service.ts';

@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import type { LoadProgress } from '../model/weights.ts';
 import { settleWithin } from '../platform/event-loop.ts';
-import { DeviceError, KvasirError } from '../util/errors.ts';
+import { DeviceError, KvasirError, type Wording } from '../util/errors.ts';
 import { connectService, type RemoteService } from './connect.ts';
 import type { EngineSource } from './engine-main.ts';
 import { portToChild } from './process-port.ts';
@@ -181,5 +181,8 @@ function startChild(onEvent: EngineProcessOptions['onEvent']) {
   return { child, exited };
 }
 
-const describeFailure = (error: Error): string =>
-  `The engine could not be started: ${MAX_FAILED_STARTS} starts in a row have failed. The last one: ${error.message}`;
+const describeFailure =
+  (error: Error): Wording =>
+  option =>
+    `The engine could not be started: ${MAX_FAILED_STARTS} starts in a row have failed. The last one: ` +
+    (error instanceof KvasirError ? error.describe(option) : error.message);

@@ -1,8 +1,8 @@
 /** `hostService`: serves a model to the other end of a port. */
 
 import type { LoadProgress } from '../model/weights.ts';
+import { encodeError } from '../util/error-message.ts';
 import { InputError, UnsupportedError } from '../util/errors.ts';
-import { encodeError } from './error-message.ts';
 import {
   type CallRequest,
   type Event,

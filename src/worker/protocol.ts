@@ -28,8 +28,8 @@
 import type { Result } from '../engine/stream.ts';
 import type { LoadProgress } from '../model/weights.ts';
 import { describeValue, isPlainObject } from '../util/describe-value.ts';
+import type { ErrorMessage } from '../util/error-message.ts';
 import { FormatError } from '../util/errors.ts';
-import type { ErrorMessage } from './error-message.ts';
 import type { ServiceInfo } from './service.ts';
 
 export const PROTOCOL_VERSION = 1;

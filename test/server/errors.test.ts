@@ -2,8 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { readyBackend } from '../../src/server/backend.ts';
 import { toApiError } from '../../src/server/errors.ts';
-import { withFieldNames } from '../../src/server/field-names.ts';
-import { CapacityError, ContextError, DeviceError, InputError } from '../../src/util/errors.ts';
+import { CapacityError, ContextError, DeviceError, InputError, optionError } from '../../src/util/errors.ts';
 import type { ModelService } from '../../src/worker/service.ts';
 import { greedy, type Json, openServer, openService, user } from './tiny-server.ts';
 
@@ -102,12 +101,14 @@ describe('words', () => {
 
   it('for the operator name options of the server', () => {
     const { message } = toApiError(
-      new ContextError("Load the model with a larger context, raise kvMemory, or use overflow: 'slide'."),
+      new ContextError(option => `Raise ${option('kvMemory')}, or use ${option('overflow', 'slide')}.`),
     );
-    expect(message).toBe(
-      "Start the server with a larger --context, raise the server's --kv-memory, or use --overflow slide.",
-    );
-    expect(toApiError(new InputError('maxTokens must be 1 or more; got 0.'))).toMatchObject({
+    expect(message).toBe('Raise `kvasir serve --kv-memory`, or use `kvasir serve --overflow slide`.');
+    expect(toApiError(optionError('kv', 'is wrong.'))).toMatchObject({
+      message: '`kvasir serve --kv` is wrong.',
+      param: undefined,
+    });
+    expect(toApiError(optionError('maxTokens', 'must be 1 or more; got 0.'))).toMatchObject({
       message: 'max_tokens must be 1 or more; got 0.',
       param: 'max_tokens',
     });
@@ -115,6 +116,6 @@ describe('words', () => {
 
   it('that are not names of options stay', () => {
     const text = 'The schema allows too many readings of the same text to be followed.';
-    expect(withFieldNames(text)).toEqual({ message: text });
+    expect(toApiError(new InputError(text))).toMatchObject({ message: text, param: undefined });
   });
 });

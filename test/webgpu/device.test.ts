@@ -7,6 +7,7 @@ import type { Sequence } from '../../src/cache/sequence.ts';
 import { createTrained } from '../../src/codec/codec.case.ts';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
+import { parseSpec } from '../../src/codec/spec.ts';
 import { openModelFile } from '../../src/engine/engine.ts';
 import { warmUp } from '../../src/engine/warm-up.ts';
 import type { Tensor } from '../../src/kernel/device.ts';
@@ -363,7 +364,7 @@ describe('a warm-up', () => {
     const { config, rope } = file;
     const weights = await loadWeights(file.gguf, config, device);
     const scratch = createScratch(device, config, 512);
-    const plan = createPlan('tq4u', { ...config, pageTokens: 32 });
+    const plan = createPlan(parseSpec('tq4u'), { ...config, pageTokens: 32 });
     const openSequence = (): Sequence => {
       const shape = { ...heads, pageTokens: 32, sinks: plan.window.sink };
       return createSequence({ device, shape, leaf: plan.leaf, recent: plan.window.recent, context: 4096 });

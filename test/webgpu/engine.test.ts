@@ -1,5 +1,7 @@
 /** Whole models on the webgpu device: the logits of js, in any batch, and a typed error when the GPU is lost. */
+
 import { expect, it } from 'vitest';
+import { parseSpec } from '../../src/codec/spec.ts';
 import { loadEngine, openModelFile, planShape } from '../../src/engine/engine.ts';
 import type { GenerateOptions } from '../../src/engine/generate.ts';
 import { step } from '../../src/engine/step.ts';
@@ -18,7 +20,7 @@ const blobOf = (options: TinyOptions = {}) =>
 
 async function open(kv: string, options: LoadOptions, model: Blob) {
   const file = await openModelFile(model);
-  const plan = createPlan(kv, { ...file.config, pageTokens: 16 });
+  const plan = createPlan(parseSpec(kv), { ...file.config, pageTokens: 16 });
   const engine = await loadEngine(file, { plan, context: 256 }, options);
   /** Logits of all rows of chunks that run together, each of a sequence of its own. */
   const logitsOf = async (lengths: readonly number[]) => {
@@ -149,7 +151,7 @@ describeGpu('models', () => {
     const blob = blobOf({ layers: 1 });
     const file = await openModelFile(blob);
     await file.gguf.close();
-    const plan = createPlan('tq4', planShape(file, 16));
+    const plan = createPlan(parseSpec('tq4'), planShape(file, 16));
     const kvMemory = planBytes(plan, 64) + 2 * planBytes(plan, 20);
     await using model = await loadModel(blob, { device: 'webgpu', pageTokens: 16, context: 128, kvMemory });
     const talk = async (i: number, tenant: string) => {

@@ -9,6 +9,7 @@ import { leafLayout } from '../../src/cache/leaf.ts';
 import { createCodec, type KvCodec, learn, needsProfile } from '../../src/codec/kv.ts';
 import { gaussianSamples } from '../../src/codec/learned.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
+import { parseSpec } from '../../src/codec/spec.ts';
 import { zoo } from '../../src/codec/zoo.ts';
 import { openModelFile } from '../../src/engine/engine.ts';
 import type { Tensor } from '../../src/kernel/device.ts';
@@ -108,7 +109,7 @@ async function passes(device: WebGpuDevice, model: Blob, shape: Shape): Promise<
   const { config, rope } = file;
   const weights = await loadWeights(file.gguf, config, device);
   const scratch = createScratch(device, config, 512);
-  const plan = createPlan('tq4u', { ...config, pageTokens });
+  const plan = createPlan(parseSpec('tq4u'), { ...config, pageTokens });
   for (const rows of [...ROWS, 24, 40, 64, 512]) {
     const cache = { headDim, kvHeads, pageTokens, sinks: plan.window.sink };
     const { leaf, window } = plan;
@@ -126,7 +127,7 @@ async function passes(device: WebGpuDevice, model: Blob, shape: Shape): Promise<
 
 const SHAPE = { headDim: 128, heads: 8, kvHeads: 2, pageTokens: 128 };
 /** Training for large heads is slow. */
-const shapeOf = (spec: string): Shape => (needsProfile(spec) ? { ...SHAPE, headDim: 64 } : SHAPE);
+const shapeOf = (spec: string): Shape => (needsProfile(parseSpec(spec)) ? { ...SHAPE, headDim: 64 } : SHAPE);
 
 function codecOf(spec: string, { headDim, kvHeads, pageTokens }: Shape): KvCodec {
   const shape = { headDim, kvHeads, pageTokens, ropeFrequencies: createRopeFrequencies(headDim) };

@@ -4,6 +4,7 @@ import { createCodec, learn, recommendedSamples } from '../kv.ts';
 import { gaussianSamples, samplesOf } from '../learned.ts';
 import { createNearestAssigner, createNearestSearch, kmeans } from '../parts/kmeans.ts';
 import { createRandom, normals } from '../parts/random.ts';
+import { parseSpec } from '../spec.ts';
 import { measureLoss } from '../validate.ts';
 
 const SHAPE = { headDim: 64, kvHeads: 1 };
@@ -72,9 +73,9 @@ describe('VecInfer', () => {
   it('recommends 32 sub-vectors per entry', () => {
     const shape = { headDim: 64, kvHeads: 2 };
     // A sample has 2 x 8 sub-vectors of 8 dims; with -own, one per codebook.
-    expect(recommendedSamples('vec-d8b12', shape)).toBe((32 * 4096) / 16);
-    expect(recommendedSamples('tq4/vec-d8b12-own', shape)).toBe(32 * 4096);
-    expect(recommendedSamples('tq4', shape)).toBe(0);
+    expect(recommendedSamples(parseSpec('vec-d8b12'), shape)).toBe((32 * 4096) / 16);
+    expect(recommendedSamples(parseSpec('tq4/vec-d8b12-own'), shape)).toBe(32 * 4096);
+    expect(recommendedSamples(parseSpec('tq4'), shape)).toBe(0);
   });
 
   it('does not divide by zero if a channel is zero in all samples', () => {

@@ -12,7 +12,7 @@ import { ShapeError } from '../../util/errors.ts';
 import { centerKeys, isCentered, RAW } from '../centered.ts';
 import type { Codec } from '../codec.ts';
 import { identityDomain, linearMapDomain, rotatedDomain } from '../domain.ts';
-import type { CodecRequest, Family, LearnRequest, Variant } from '../family.ts';
+import type { CodecRequest, Family, LearnRequest, SideRequest, Variant } from '../family.ts';
 import { centerByPage, type Learned, requireLearned } from '../learned.ts';
 import { type Domain, pageCodec } from '../page-codec.ts';
 import { hadamard } from '../parts/hadamard.ts';
@@ -52,8 +52,6 @@ export const million: Family = {
   recommendedSamples,
 };
 
-type UntrainedRequest = Omit<CodecRequest, 'learned'>;
-
 function create(request: CodecRequest): Codec {
   const { spec, shape } = request;
   const product = productOf(request);
@@ -76,7 +74,7 @@ function create(request: CodecRequest): Codec {
 }
 
 /** Names of the learned arrays. Those of centered keys differ from profiles of Kvasir 0.1.0, which have none. */
-function namesOf(request: UntrainedRequest) {
+function namesOf(request: SideRequest) {
   const books = isCentered(request) ? `${request.spec}.centered` : request.spec;
   return { books, error: `${books}.error`, smoothing: `${books}.smoothing` };
 }
@@ -120,11 +118,11 @@ function maximaPerDim(x: Float32Array, count: number, kvHeads: number, headDim: 
   return maxima;
 }
 
-function recommendedSamples(request: UntrainedRequest): number {
+function recommendedSamples(request: SideRequest): number {
   return samplesForCodebooks(productOf(request), request.shape);
 }
 
-function placeholderLearned(request: UntrainedRequest): Learned {
+function placeholderLearned(request: SideRequest): Learned {
   const { shape } = request;
   const smoothing = smooths(request) && new Float32Array(shape.kvHeads * shape.headDim).fill(1);
   const names = namesOf(request);
@@ -135,7 +133,7 @@ function placeholderLearned(request: UntrainedRequest): Learned {
   };
 }
 
-function productOf({ spec, match, shape: { headDim }, has }: UntrainedRequest): ProductCode {
+function productOf({ spec, match, shape: { headDim }, has }: SideRequest): ProductCode {
   const [subvectorDims, bits] = [Number(match[1]), Number(match[2])];
   if (headDim % subvectorDims !== 0)
     throw new ShapeError(
@@ -144,11 +142,11 @@ function productOf({ spec, match, shape: { headDim }, has }: UntrainedRequest): 
   return { subvectorDims, bits, bookPerSubvector: has('own') };
 }
 
-const transforms = ({ side, spec }: UntrainedRequest) => side === 'key' && spec.startsWith('vec');
-const smooths = (request: UntrainedRequest) => transforms(request) && !request.has('had');
-const rotates = (request: UntrainedRequest) => transforms(request) && !request.has('smooth');
+const transforms = ({ side, spec }: SideRequest) => side === 'key' && spec.startsWith('vec');
+const smooths = (request: SideRequest) => transforms(request) && !request.has('had');
+const rotates = (request: SideRequest) => transforms(request) && !request.has('smooth');
 
-function domainOf(request: UntrainedRequest, smoothing: Float32Array | undefined): Domain {
+function domainOf(request: SideRequest, smoothing: Float32Array | undefined): Domain {
   const { headDim, kvHeads } = request.shape;
   const h = rotates(request) ? hadamard(headDim) : identity;
   if (!smoothing) return rotates(request) ? rotatedDomain(headDim, h) : identityDomain(headDim);

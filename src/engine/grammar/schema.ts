@@ -4,7 +4,7 @@
  * them. A keyword that is not enforced is an InputError, or is left out and reported.
  */
 import { isPlainObject } from '../../util/describe-value.ts';
-import { InputError } from '../../util/errors.ts';
+import { InputError, optionError } from '../../util/errors.ts';
 import {
   choice,
   type Expression,
@@ -37,7 +37,7 @@ const TOO_MANY_PARTS = `needs more than ${MAX_EXPANSIONS} parts. Simplify it.`;
 /** The text that identifies a schema. Throws an InputError if it is too large, or not JSON. */
 export function schemaText(schema: JsonSchema, name: string): string {
   const refuse = (reason: string): never => {
-    throw new InputError(`${name} ${reason}`, { path: name });
+    throw optionError(name, reason);
   };
   let values = 0;
   const check = (value: unknown, depth: number): void => {
@@ -56,8 +56,7 @@ export function schemaGrammar(schema: JsonSchema, name = 'schema'): Grammar {
   const rules = new Map(jsonRules);
   const root = schema === true ? anyObject : addSchema(JSON.parse(schemaText(schema, name)), { name, rules });
   const grammar = { root, rules };
-  if (!isSatisfiable(grammar))
-    throw new InputError(`${name} is satisfied by no value: it contains itself without an end.`, { path: name });
+  if (!isSatisfiable(grammar)) throw optionError(name, 'is satisfied by no value: it contains itself without an end.');
   return grammar;
 }
 
@@ -75,7 +74,7 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
   let expansions = 0;
 
   const refuse = (path: string, reason: string): never => {
-    throw new InputError(`${path} ${reason}`, { path: name });
+    throw new InputError(option => `${option(path)} ${reason}`, { option: name });
   };
 
   /** The schema allows more than it says. */

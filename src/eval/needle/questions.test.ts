@@ -1,6 +1,8 @@
 /** Questions about planted facts: independent of each other, equal on all devices, counted by length and depth. */
+
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { itAll } from '../../../test/matrix.ts';
+import { parseSpec } from '../../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../../engine/engine.ts';
 import type { DeviceName } from '../../kernel/open.ts';
 import { createPlan, type Plan } from '../../plan/plan.ts';
@@ -20,7 +22,7 @@ const grammar = await readGrammar();
 
 async function open(device: DeviceName, specs: readonly string[]): Promise<{ engine: Engine; plans: Plan[] }> {
   const file = await openModelFile(mimirPath);
-  const plans = specs.map(spec => createPlan(spec, planShape(file)));
+  const plans = specs.map(spec => createPlan(parseSpec(spec), planShape(file)));
   return { engine: await loadEngine(file, { plan: plans[0]!, context: 1024 }, { device, precise: true }), plans };
 }
 

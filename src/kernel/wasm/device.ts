@@ -53,10 +53,13 @@ export interface WasmOptions {
 export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const support = wasmSupport();
   if (!support.simd)
-    throw new UnsupportedError("This WebAssembly engine has no SIMD. Use a newer one, or device: 'js'.");
+    throw new UnsupportedError(
+      option => `This WebAssembly engine has no SIMD. Use a newer one, or ${option('device', 'js')}.`,
+    );
   if (options.headDim % 8 !== 0)
     throw new ShapeError(
-      `The wasm device needs a head dim that is a multiple of 8, not ${options.headDim}. Use device: 'js'.`,
+      option =>
+        `The wasm device needs a head dim that is a multiple of 8, not ${options.headDim}. Use ${option('device', 'js')}.`,
     );
   const relaxed = support.relaxedSimd && options.relaxed !== false;
   const precise = options.precise ?? false;

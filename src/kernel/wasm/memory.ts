@@ -91,9 +91,10 @@ function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
     const address = allocate(size);
     if (address === undefined)
       throw new CapacityError(
-        `The wasm device is out of memory: it holds ${formatBytes(used)} and cannot allocate ` +
+        option =>
+          `The wasm device is out of memory: it holds ${formatBytes(used)} and cannot allocate ` +
           `${formatBytes(bytes)} more. ` +
-          'Use a smaller context, fewer conversations, a codec with fewer bits or a smaller model.',
+          `Use a smaller ${option('context')}, fewer conversations, a codec with fewer bits or a smaller model.`,
       );
     used += size;
     unused = Math.max(unused, top);

@@ -87,7 +87,8 @@ export class Projections {
     const multiple = isQuantized(type) ? 32 : 4;
     if (cols % multiple !== 0)
       throw new ShapeError(
-        `The wasm device needs ${type} rows of a multiple of ${multiple} values, not ${cols}. Use device: 'js'.`,
+        option =>
+          `The wasm device needs ${type} rows of a multiple of ${multiple} values, not ${cols}. Use ${option('device', 'js')}.`,
       );
     const { address, memory } = await this.memories.allocateWeights(packedBytes(type, rows, cols));
     const rowBytes = weightBytes(type, cols);

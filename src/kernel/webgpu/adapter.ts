@@ -102,7 +102,8 @@ export async function openAdapter(lower: LowerLimits = {}): Promise<OpenedAdapte
   const found = await findAdapter();
   if (typeof found === 'string')
     throw new UnsupportedError(
-      `WebGPU is not available: ${found}. Use device: 'wasm', or 'auto' to use the best device there is.`,
+      option =>
+        `WebGPU is not available: ${found}. Use ${option('device', 'wasm')}, or ${option('device', 'auto')} for the best device there is.`,
     );
   const { adapter, info } = found;
   const limits = { ...info.limits, ...lower };

@@ -95,7 +95,9 @@ interface PendingProjections {
 
 export function checkHeadDim(headDim: number): void {
   if (headDim % 2 !== 0)
-    throw new ShapeError(`The webgpu device needs an even head dimension, and got ${headDim}. Use device: 'js'.`);
+    throw new ShapeError(
+      option => `The webgpu device needs an even head dimension, and got ${headDim}. Use ${option('device', 'js')}.`,
+    );
 }
 
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {

@@ -121,8 +121,9 @@ export class Failures {
 
 export const outOfMemoryError = (bytes?: number, held?: number): CapacityError =>
   new CapacityError(
-    `The GPU is out of memory${bytes === undefined ? '' : `: it could not allocate ${formatBytes(bytes)} (Kvasir has ${formatBytes(held ?? 0)})`}. ` +
-      "Close conversations, or use a smaller context, a codec with fewer bits, or device: 'wasm'.",
+    option =>
+      `The GPU is out of memory${bytes === undefined ? '' : `: it could not allocate ${formatBytes(bytes)} (Kvasir has ${formatBytes(held ?? 0)})`}. ` +
+      `Close conversations, or use a smaller ${option('context')}, a codec with fewer bits, or ${option('device', 'wasm')}.`,
   );
 
 const refusedError = ({ message }: GPUError): DeviceError =>

@@ -46,7 +46,8 @@ export function requireFit(kernel: Kernel, limits: KernelLimits): void {
   const exceeded = exceededLimit(kernel, limits);
   if (exceeded)
     throw new UnsupportedError(
-      `The kernel "${kernel.name.slice(0, 80)}" needs ${exceeded}. Use another codec, or device: 'wasm'.`,
+      option =>
+        `The kernel "${kernel.name.slice(0, 80)}" needs ${exceeded}. Use another codec, or ${option('device', 'wasm')}.`,
     );
 }
 

@@ -48,8 +48,9 @@ export class Pool {
     }
     if (this.nextSlot === this.maxSlots)
       throw new CapacityError(
-        `One layer of the cache has reached ${formatBytes(this.maxBindingBytes)}, the largest binding of this GPU. Close ` +
-          "conversations, or use a smaller context, a codec with fewer bits, or device: 'wasm'.",
+        option =>
+          `One layer of the cache has reached ${formatBytes(this.maxBindingBytes)}, the largest binding of this GPU. Close ` +
+          `conversations, or use a smaller ${option('context')}, a codec with fewer bits, or ${option('device', 'wasm')}.`,
       );
     return { bytes, pool: this, slot: this.nextSlot++ };
   }

@@ -96,7 +96,9 @@ function allocateWeights(
 ): AllocatedWeights {
   if (cols % BLOCK !== 0)
     throw new ShapeError(
-      `The webgpu device needs rows of a multiple of ${BLOCK} values; this ${type} matrix has ${cols}. Use device: 'js'.`,
+      option =>
+        `The webgpu device needs rows of a multiple of ${BLOCK} values; this ${type} matrix has ${cols}. Use ` +
+        `${option('device', 'js')}.`,
     );
   const format = gpuFormat(type);
   const rowCodeBytes = (cols / BLOCK) * vectorsPerBlock(format) * 16;
@@ -104,7 +106,8 @@ function allocateWeights(
   const pieceRows = Math.floor(maxBindingBytes / rowCodeBytes / ROW_TILE) * ROW_TILE;
   if (pieceRows === 0)
     throw new CapacityError(
-      `${ROW_TILE} rows of ${cols} values exceed the largest binding of this GPU. Use device: 'wasm'.`,
+      option =>
+        `${ROW_TILE} rows of ${cols} values exceed the largest binding of this GPU. Use ${option('device', 'wasm')}.`,
     );
   const pieces: Piece[] = [];
   for (let firstRow = 0; firstRow < rows; firstRow += pieceRows) {

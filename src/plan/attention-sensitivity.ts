@@ -8,12 +8,11 @@
  */
 
 import { DEFAULT_WINDOW } from '../codec/spec.ts';
+import { floatBits } from '../kernel/float.ts';
 import { sealedPagesAt } from '../kernel/visibility.ts';
-import {
-  attentionSensitivityModule,
-  SOFTMAX_STATE_BYTES,
-  TOKEN_BLOCK,
-} from '../kernel/wasm/kernels/attention-sensitivity.ts';
+import { fieldOffsets } from '../kernel/wasm/fields.ts';
+import { SOFTMAX_STATE_BYTES, sensitivityKernels, TOKEN_BLOCK } from '../kernel/wasm/kernels/attention-sensitivity.ts';
+import { instantiate } from '../kernel/wasm/module.ts';
 import { ropeBothSides } from './metric.ts';
 
 /** The first tokens of a row, which stay in f16. */
@@ -124,70 +123,45 @@ export type SensitivityKernels = ReturnType<typeof createSensitivityKernels>;
 /** The WebAssembly kernels and their memory. */
 export function createSensitivityKernels({ headDim: dims, context, pageTokens }: AttentionShape) {
   const padded = TOKEN_BLOCK * Math.ceil(context / TOKEN_BLOCK);
-  const vector = 4 * Math.ceil(dims / 4);
-  const lengths = {
-    state: SOFTMAX_STATE_BYTES / 4,
+  const vector = 16 * Math.ceil(dims / 4);
+  const sizes = {
+    state: SOFTMAX_STATE_BYTES,
     rawQuery: vector,
     query: vector,
     output: vector,
     gramOutput: vector,
     gram: vector * dims,
-    keys: padded * dims,
-    values: padded * dims,
-    valueNorms: padded,
-    p: padded,
-    keySums: padded,
-    valueSums: padded,
-    moments: Math.ceil(context / pageTokens) * dims * dims,
+    keys: 4 * padded * dims,
+    values: 4 * padded * dims,
+    valueNorms: 4 * padded,
+    p: 4 * padded,
+    keySums: 4 * padded,
+    valueSums: 4 * padded,
+    moments: 4 * Math.ceil(context / pageTokens) * dims * dims,
   };
-  type Name = keyof typeof lengths;
-  const names = Object.keys(lengths) as Name[];
-  const offsets = {} as Record<Name, number>;
-  let bytes = 0;
-  for (const name of names) {
-    offsets[name] = bytes;
-    bytes += 4 * lengths[name];
-  }
-  const pages = Math.ceil(bytes / 65536);
-  const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-  const module = new WebAssembly.Module(attentionSensitivityModule(dims, { maxPages: pages, shared: false }));
-  const kernels = new WebAssembly.Instance(module, { env: { memory } }).exports as unknown as Kernels;
+  const { bytes, ...offsets } = fieldOffsets(sizes);
+  const { memory, calls } = instantiate(sensitivityKernels(dims), bytes);
+  const arrays = (Object.keys(sizes) as (keyof typeof sizes)[]).map(name => [
+    name,
+    new Float32Array(memory.buffer, offsets[name], sizes[name] / 4),
+  ]);
   const blocks = (count: number) => TOKEN_BLOCK * Math.ceil(count / TOKEN_BLOCK);
   return {
-    arrays: Object.fromEntries(
-      names.map(name => [name, new Float32Array(memory.buffer, offsets[name], lengths[name])]),
-    ) as Record<Name, Float32Array>,
-    computeValueNorms: () => kernels.quadraticForm(offsets.values, padded, offsets.gram, offsets.valueNorms),
-    attend: (count: number) =>
-      kernels.attend(offsets.query, offsets.keys, offsets.values, count, offsets.p, offsets.output, offsets.state),
-    addErrorWeights: (count: number, rawQuery: number) =>
-      kernels.errorWeights(
-        offsets.values,
-        blocks(count),
-        offsets.p,
-        offsets.valueNorms,
-        offsets.gramOutput,
-        rawQuery,
-        offsets.keySums,
-        offsets.valueSums,
-      ),
+    arrays: Object.fromEntries(arrays) as Record<keyof typeof sizes, Float32Array>,
+    computeValueNorms: () => calls.quadraticForm({ ...offsets, count: padded, forms: offsets.valueNorms }),
+    attend: (count: number) => calls.attend({ ...offsets, count }),
+    addErrorWeights: (count: number, outputForm: number) =>
+      calls.errorWeights({
+        ...offsets,
+        count: blocks(count),
+        forms: offsets.valueNorms,
+        outputForm: floatBits(outputForm),
+      }),
     addOuterProduct: (page: number, weight: number) =>
-      kernels.addOuterProduct(offsets.moments + 4 * dims * dims * page, offsets.rawQuery, weight),
+      calls.addOuterProduct({
+        sum: offsets.moments + 4 * dims * dims * page,
+        x: offsets.rawQuery,
+        weight: floatBits(weight),
+      }),
   };
-}
-
-interface Kernels {
-  quadraticForm(values: number, count: number, gram: number, valueNorms: number): void;
-  attend(query: number, keys: number, values: number, count: number, p: number, output: number, state: number): void;
-  errorWeights(
-    values: number,
-    count: number,
-    p: number,
-    valueNorms: number,
-    gramOutput: number,
-    rawQuery: number,
-    keySums: number,
-    valueSums: number,
-  ): void;
-  addOuterProduct(sum: number, x: number, weight: number): void;
 }

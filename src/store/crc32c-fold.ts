@@ -7,7 +7,7 @@
  * distance is shorter. Byte by byte only what is left at the end has to be divided.
  */
 import { i32, type V128, v128 } from '../kernel/wasm/emit.ts';
-import { Kernel, moduleBytes } from '../kernel/wasm/module.ts';
+import { instantiate, Kernel, moduleBytes, PAGE_BYTES, signature } from '../kernel/wasm/module.ts';
 
 /**
  * Distances in bytes. The shortest multiple of CRC-32C with four terms reaches 5275 bytes. These reach a little further,
@@ -30,17 +30,14 @@ type Fold = (crc: number, bytes: Uint8Array) => Uint8Array;
 /** Undefined where there is no WASM SIMD. */
 export function createFold(): Fold | undefined {
   if (typeof WebAssembly === 'undefined') return undefined;
-  const code = moduleBytes([foldKernel('long', LONG), foldKernel('short', SHORT)], { maxPages: 1, shared: false });
-  if (!WebAssembly.validate(code)) return undefined;
-  const memory = new WebAssembly.Memory({ initial: 1, maximum: 1 });
-  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(code), { env: { memory } });
+  const kernels = { long: foldKernel('long', LONG), short: foldKernel('short', SHORT) };
+  if (!WebAssembly.validate(moduleBytes(Object.values(kernels), { maxPages: 1, shared: false }))) return undefined;
+  const { memory, calls } = instantiate(kernels, PAGE_BYTES);
   const bytes = new Uint8Array(memory.buffer);
-  const multiples = Object.entries({ long: LONG, short: SHORT }).map(([name, distances]) => ({
-    reach: Math.max(...distances),
-    run: exports[name] as (bytes: number, shift: number) => void,
-  }));
+  const long = { reach: Math.max(...LONG), run: calls.long };
+  const short = { reach: Math.max(...SHORT), run: calls.short };
 
-  const shorten = (multiple: (typeof multiples)[number], crc: number, input: Uint8Array): Uint8Array => {
+  const shorten = (multiple: typeof long, crc: number, input: Uint8Array): Uint8Array => {
     const { reach, run } = multiple;
     const start = roundUp(reach);
     const cancelled = BLOCK * Math.max(0, Math.floor((input.length - reach) / BLOCK));
@@ -50,30 +47,29 @@ export function createFold(): Fold | undefined {
     for (let at = 0; at < cancelled; at += PIECE_BYTES) {
       const piece = input.subarray(at, Math.min(at + PIECE_BYTES, cancelled));
       bytes.set(piece, start);
-      run(piece.length, 0);
+      run({ bytes: piece.length, shift: 0 });
       bytes.copyWithin(0, piece.length, piece.length + start);
     }
     // What is left is not cancelled: it only receives.
     const left = bytes.subarray(LEFT, LEFT + input.length - cancelled);
     left.set(input.subarray(cancelled));
     bytes.fill(0, start, start + roundUp(left.length));
-    run(left.length, LEFT - start);
+    run({ bytes: left.length, shift: LEFT - start });
     return left;
   };
   return (crc, input) => {
-    const [long, short] = multiples;
     return input.length < 2 * long.reach ? shorten(short, crc, input) : shorten(short, 0, shorten(long, crc, input));
   };
 }
 
 /**
- * (bytes, shift): XORs into each block from `start + shift` on what is at the distances before it, without the shift.
+ * XORs into each block from `start + shift` on what is at the distances before it, without the shift.
  */
-function foldKernel(name: string, distances: readonly number[]): Kernel {
+function foldKernel(name: string, distances: readonly number[]) {
   const start = roundUp(Math.max(...distances));
-  const k = new Kernel(name, ['i32', 'i32']);
-  k.forAddresses(0, k.i32Param(0), BLOCK, address => {
-    const target = k.i32(i32.add(address, k.i32Param(1)));
+  const k = new Kernel(signature(name, 'bytes', 'shift'));
+  k.forAddresses(0, k.params.bytes, BLOCK, address => {
+    const target = k.i32(i32.add(address, k.params.shift));
     const sums = VECTORS.map(offset => {
       const near = distances.map(distance => v128.load(address, start - distance + offset));
       return k.v128(near.reduce((sum: V128, vector) => v128.xor(sum, vector), v128.load(target, start + offset)));

@@ -6,6 +6,7 @@ import { codeOf, type Expr, type I32, i32, type Local } from '../../src/kernel/w
 import { Kernel, moduleBytes } from '../../src/kernel/wasm/module.ts';
 import { createPool, type Pool } from '../../src/kernel/wasm/pool.ts';
 import { ACTIVE_WORKERS, CONTROL_WORDS } from '../../src/kernel/wasm/pool-workers.ts';
+import { chunked, task } from '../../src/kernel/wasm/task.ts';
 import { writeGguf } from '../gguf-writer.ts';
 import { tinyModel } from '../tiny-model.ts';
 
@@ -18,12 +19,16 @@ const atomicLoad = (at: I32): Expr<'i32'> => ({ type: 'i32', code: [...codeOf(at
 const atomicAdd = (at: I32, by: number) => [...codeOf(at), ...codeOf(by), 0xfe, 0x1e, 2, 0, 0x1a];
 const unreachable = [0x00];
 
-/** kernel(place, ..., chunk, chunks, thread) */
+const signatureOf = (name: string) => chunked(name, 'place');
+
 function kernel(name: string, body: (k: Kernel, place: Local<'i32'>, thread: Local<'i32'>) => void): Kernel {
-  const k = new Kernel(name, Array(4).fill('i32'));
-  body(k, k.i32Param(0), k.i32Param(3));
+  const k = new Kernel(signatureOf(name));
+  body(k, k.params.place, k.params.thread);
   return k;
 }
+
+const run = (pool: Pool, name: string, chunks: number, place = PLACE) =>
+  pool.runAll([task(signatureOf(name), chunks, { place })]);
 
 /** `role` runs on a worker after signalling the main thread, which waits for it in a chunk of its own. */
 const onWorker = (name: string, role: (k: Kernel) => void) =>
@@ -96,8 +101,8 @@ async function expectFailed(pool: Pool, error: Error) {
   expect(error).toBeInstanceOf(DeviceError);
   expect(error.message).toMatch(/\. Dispose the model and load it again\.$/);
   const start = performance.now();
-  expect(errorOf(() => pool.run('count', 8, PLACE))).toBe(error);
-  expect(errorOf(() => pool.run('count', 1, PLACE))).toBe(error);
+  expect(errorOf(() => run(pool, 'count', 8))).toBe(error);
+  expect(errorOf(() => run(pool, 'count', 1))).toBe(error);
   await expect(pool.load(modules())).rejects.toBe(error);
   await Promise.all([pool.dispose(), pool.dispose()]);
   await pool.dispose();
@@ -107,18 +112,18 @@ async function expectFailed(pool: Pool, error: Error) {
 describe('a pool of three threads', () => {
   it('runs every chunk once', async () => {
     const { pool, place } = await open(3);
-    for (let i = 0; i < 100; i++) pool.run('count', 17, PLACE);
-    pool.runAll([3, 1, 5].map(chunks => ({ kernel: 'count', chunks, args: [PLACE] })));
+    for (let i = 0; i < 100; i++) run(pool, 'count', 17);
+    pool.runAll([3, 1, 5].map(chunks => task(signatureOf('count'), chunks, { place: PLACE })));
     expect(place[0]).toBe(1709);
   });
 
   it('fails when a worker ends between jobs', async () => {
     const { pool } = await open(3);
-    pool.run('count', 8, PLACE);
+    run(pool, 'count', 8);
     const gone = exited(workers[1]);
     await workers[1].terminate();
     await gone;
-    const error = errorOf(() => pool.run('count', 8, PLACE));
+    const error = errorOf(() => run(pool, 'count', 8));
     expect(error.message).toMatch(/^A worker thread of the wasm device stopped \(exit code 1\)/);
     await expectFailed(pool, error);
   });
@@ -137,7 +142,7 @@ describe('a pool of three threads', () => {
         return PLACE;
       },
     };
-    const error = errorOf(() => pool.run('stay', 3, place as unknown as number));
+    const error = errorOf(() => run(pool, 'stay', 3, place as unknown as number));
     expect(error.message).toMatch(/^A worker thread of the wasm device stopped \(no progress in 1 seconds\)/);
     await expectFailed(pool, error);
   });
@@ -150,14 +155,14 @@ describe('a pool of three threads', () => {
 
   it('fails when a kernel traps on a worker', async () => {
     const { pool } = await open(3);
-    const error = errorOf(() => pool.run('trapOnWorker', 8, PLACE));
+    const error = errorOf(() => run(pool, 'trapOnWorker', 8));
     expect(error.message).toMatch(/^A worker thread of the wasm device stopped \(unreachable\)/);
     await expectFailed(pool, error);
   });
 
   it('fails when a kernel traps on the main thread, after all workers have left the job', async () => {
     const { pool, memory, place } = await open(3);
-    const error = errorOf(() => pool.run('trapOnMain', 2 ** 29, PLACE));
+    const error = errorOf(() => run(pool, 'trapOnMain', 2 ** 29));
     expect(error.message).toMatch(/^Kernel "trapOnMain" of the wasm device failed \(unreachable\)/);
     expect(error.cause).toBeInstanceOf(WebAssembly.RuntimeError);
     expect(new Int32Array(memory.buffer, CONTROL, CONTROL_WORDS)[ACTIVE_WORKERS]).toBe(0);
@@ -170,7 +175,7 @@ describe('a pool of three threads', () => {
     const { pool } = await open(3);
     workers[0].emit('error', new Error('first'));
     workers[0].emit('error', new Error('second'));
-    const error = errorOf(() => pool.run('count', 8, PLACE));
+    const error = errorOf(() => run(pool, 'count', 8));
     expect(error.message).toMatch(/\(first\)/);
     await expectFailed(pool, error);
   });
@@ -185,7 +190,7 @@ describe('a pool of three threads', () => {
 
 it('a pool of one thread fails when a kernel traps', async () => {
   const { pool } = await open(1);
-  const error = errorOf(() => pool.run('trap', 8, PLACE));
+  const error = errorOf(() => run(pool, 'trap', 8));
   expect(error.message).toMatch(/^Kernel "trap" of the wasm device failed \(unreachable\)/);
   await expectFailed(pool, error);
 });
@@ -193,7 +198,7 @@ it('a pool of one thread fails when a kernel traps', async () => {
 it.each([1, 2])('a disposed pool of %i threads rejects jobs', async threads => {
   const { pool } = await open(threads);
   await pool.dispose();
-  expect(() => pool.run('count', 8, PLACE)).toThrow(DeviceError);
+  expect(() => run(pool, 'count', 8)).toThrow(DeviceError);
 });
 
 it('a model whose worker stopped fails, can be disposed, and can be loaded again', async () => {

@@ -3,14 +3,15 @@
  * all samples, as pages are encoded, and refit each book with the others fixed. The inner loops run in WASM.
  */
 
+import { floatBits } from '../../kernel/float.ts';
 import { ADDITIVE_STARTS } from '../../kernel/page-layout.ts';
-import { CODEBOOK_BYTES, codebookTrainingModule, withHalfNorms } from '../../kernel/wasm/kernels/quad-codebook.ts';
+import { CODEBOOK_BYTES, codebookTrainingKernels, withHalfNorms } from '../../kernel/wasm/kernels/quad-codebook.ts';
+import { instantiate } from '../../kernel/wasm/module.ts';
 import type { Random } from '../parts/random.ts';
 import { BOOK_LENGTH, booksBefore, ENTRIES, MAX_NIBBLES, QUAD, TOTAL_BOOKS } from './additive.ts';
 
 const KMEANS_ROUNDS = 12;
 const ROUNDS = 3;
-const WASM_PAGE_BYTES = 65536;
 
 export interface Trained {
   /** For 1 to 6 nibbles: [booksBefore(n) + book][entry][4]. */
@@ -19,14 +20,6 @@ export interface Trained {
   loss: Float32Array;
   /** Mean squared error with 0 to 6 nibbles, of samples that were not stretched. */
   error: Float32Array;
-}
-
-interface TrainingKernels {
-  assign(rows: number, codes: number, book: number, count: number): void;
-  addEntries(rows: number, codes: number, book: number, count: number, sign: number): void;
-  sumByCode(rows: number, codes: number, weights: number, sums: number, count: number): void;
-  findStarts(rows: number, starts: number, book: number, count: number): void;
-  keepBetter(rows: number, errors: number, codes: number, candidate: number, columns: number, count: number): void;
 }
 
 /** A function that trains the books of one quad on `count` samples, of which every `stretchEvery`-th is stretched. */
@@ -52,10 +45,7 @@ export function createTrainer(
     offsets[name] = offsets.end;
     offsets.end += 16 * Math.ceil(lengths[name] / 16);
   }
-  const pages = Math.ceil(offsets.end / WASM_PAGE_BYTES);
-  const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-  const module = new WebAssembly.Module(codebookTrainingModule({ maxPages: pages, shared: false }));
-  const kernels = new WebAssembly.Instance(module, { env: { memory } }).exports as unknown as TrainingKernels;
+  const { memory, calls } = instantiate(codebookTrainingKernels(), offsets.end);
   const floats = (address: number, length: number) => new Float32Array(memory.buffer, address, length);
   const x = floats(offsets.x, QUAD * rows);
   const residual = floats(offsets.residual, QUAD * rows);
@@ -72,18 +62,19 @@ export function createTrainer(
   /** Moves entries to the weighted mean of the samples assigned to them. Entries without samples stay. */
   const refit = (book: number) => {
     sums.fill(0);
-    kernels.sumByCode(offsets.residual, codesAt(book), offsets.weights, offsets.sums, rows);
+    calls.sumByCode({ ...offsets, rows: offsets.residual, codes: codesAt(book), count: rows });
     const means = entries(book);
     for (let i = 0; i < BOOK_LENGTH; i++) if (sums[BOOK_LENGTH + i] > 1e-12) means[i] = sums[i] / sums[BOOK_LENGTH + i];
     updateHalfNorms(book);
   };
-  const assign = (codes: number, book: number) => kernels.assign(offsets.residual, codes, bookAt(book), rows);
+  const assign = (codes: number, book: number) =>
+    calls.assign({ rows: offsets.residual, codes, book: bookAt(book), count: rows });
   const addEntries = (codes: number, book: number, sign: 1 | -1) =>
-    kernels.addEntries(offsets.residual, codes, bookAt(book), rows, sign);
+    calls.addEntries({ rows: offsets.residual, codes, book: bookAt(book), count: rows, sign: floatBits(sign) });
 
   /** Encodes the samples with the first `n` books as pages are (additive.ts): codes, squared errors and residuals. */
   const encode = (n: number) => {
-    kernels.findStarts(offsets.x, offsets.starts, bookAt(0), rows);
+    calls.findStarts({ ...offsets, rows: offsets.x, book: bookAt(0), count: rows });
     errors.fill(Number.POSITIVE_INFINITY);
     for (let start = 0; start < (n > 1 ? ADDITIVE_STARTS : 1); start++) {
       bytes.copyWithin(candidateAt(0), offsets.starts + start * rows, offsets.starts + (start + 1) * rows);
@@ -93,7 +84,7 @@ export function createTrainer(
         assign(candidateAt(book), book);
         addEntries(candidateAt(book), book, -1);
       }
-      kernels.keepBetter(offsets.residual, offsets.errors, offsets.codes, offsets.candidate, n, rows);
+      calls.keepBetter({ ...offsets, rows: offsets.residual, columns: n, count: rows });
     }
     residual.set(x);
     for (let book = 0; book < n; book++) addEntries(codesAt(book), book, -1);
@@ -117,7 +108,7 @@ export function createTrainer(
       error[n] = plain / unstretched;
     };
     errors.fill(Number.POSITIVE_INFINITY);
-    kernels.keepBetter(offsets.x, offsets.errors, offsets.codes, offsets.candidate, 0, rows);
+    calls.keepBetter({ ...offsets, rows: offsets.x, columns: 0, count: rows });
     measure(0);
     for (let n = 1; n <= MAX_NIBBLES; n++) {
       initializeBook(entries(n - 1), residual, count, random);

@@ -1,5 +1,6 @@
 /** k-means: Lloyd's algorithm until it converges, and the search for the nearest entry of a codebook. */
-import { nearestEntryModule, POINT_BLOCK } from '../../kernel/wasm/kernels/nearest-entry.ts';
+import { nearestEntry, POINT_BLOCK } from '../../kernel/wasm/kernels/nearest-entry.ts';
+import { instantiate } from '../../kernel/wasm/module.ts';
 import type { Random } from './random.ts';
 
 /** Iteration stops if a round reduces the error by less than this fraction. */
@@ -63,12 +64,8 @@ export function createNearestAssigner(points: Float32Array, dims: number, entrie
   const blocks = Math.ceil(points.length / dims / POINT_BLOCK);
   const offsets = { points: 0, codes: 4 * dims * POINT_BLOCK * blocks, book: 0 };
   offsets.book = offsets.codes + 2 * POINT_BLOCK * blocks;
-  const pages = Math.ceil((offsets.book + 4 * (dims + 1) * entries) / 65536);
-  const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-  const module = new WebAssembly.Module(nearestEntryModule(dims, { maxPages: pages, shared: false }));
-  const { nearest } = new WebAssembly.Instance(module, { env: { memory } }).exports as unknown as {
-    nearest(points: number, codes: number, book: number, blocks: number, entries: number): void;
-  };
+  const bytes = offsets.book + 4 * (dims + 1) * entries;
+  const { memory, calls } = instantiate({ nearest: nearestEntry(dims) }, bytes);
   const blockedPoints = new Float32Array(memory.buffer, 0, dims * POINT_BLOCK * blocks);
   for (let point = 0, from = 0; from < points.length; point++) {
     const to = (point - (point % POINT_BLOCK)) * dims + (point % POINT_BLOCK);
@@ -85,7 +82,7 @@ export function createNearestAssigner(points: Float32Array, dims: number, entrie
       }
       bookWithNorms[e * (dims + 1) + dims] = halfNorm;
     }
-    nearest(offsets.points, offsets.codes, offsets.book, Math.ceil(used / POINT_BLOCK), entries);
+    calls.nearest({ ...offsets, blocks: Math.ceil(used / POINT_BLOCK), entries });
     return new Uint16Array(memory.buffer, offsets.codes, used);
   };
 }

@@ -9,11 +9,13 @@ import { firstCodedRow, skippedTokens, tailBlockTokens, visibleSinks } from '../
 import { type CodecModules, createCodecModules } from './codec-modules.ts';
 import { type AttentionShape, PAGES_PER_SPLIT } from './kernels/attend.ts';
 import type { CodecModule } from './kernels/codec-module.ts';
+import { F16_TO_F32, F32_TO_F16_HEADS } from './kernels/norm-rope-swiglu.ts';
 import { stateBytes } from './kernels/online-softmax.ts';
 import { addressOf, type Memories } from './memories.ts';
 import type { MemoryLimits } from './memory.ts';
 import { createPageRopeTables, type PageRopeTables } from './page-rope.ts';
-import type { Pool, Task } from './pool.ts';
+import type { Pool } from './pool.ts';
+import { type Task, task } from './task.ts';
 
 /** From this many rows on, the f16 sinks and tail are converted to f32 once before all rows read them. */
 const MIN_MULTI_ROWS = 8;
@@ -63,8 +65,9 @@ export class Attention {
       const store = (block: Block, capacity: number, first: number, n: number, index: number) => {
         const offset = 4 * (row + first) * k.cols;
         const to = this.f16Address(view, block, layer, 0, capacity) + 2 * headDim * index;
-        const args = [addressOf(k) + offset, addressOf(v) + offset, to, capacity, n, headDim, kvHeads];
-        tasks.push({ kernel: 'f32ToF16Heads', chunks: 2 * kvHeads, args });
+        const from = { keys: addressOf(k) + offset, values: addressOf(v) + offset };
+        const args = { ...from, out: to, capacity, tokens: n, n: headDim, heads: kvHeads };
+        tasks.push(task(F32_TO_F16_HEADS, 2 * kvHeads, args));
       };
       for (let done = 0; done < count; ) {
         const index = (position + done) % tailTokens;
@@ -122,8 +125,7 @@ export class Attention {
       const blockTokens = tailBlockTokens(pageTokens);
       const tailBlocks = Math.ceil((position + count - sealedPages * pageTokens) / blockTokens);
       parts.push({
-        view,
-        sealedPages,
+        ...run,
         row: run.row + done,
         position,
         count,
@@ -169,15 +171,16 @@ export class Attention {
       const blockTokens = tailBlockTokens(pageTokens);
       const rows = addressOf(q) + 4 * row * q.cols;
       if (pages > 0) {
-        const chunks = Math.min(count, 4 * this.pool.threads);
-        jobs.prepare.push({ kernel: module.transformQuery, chunks, args: [rows, 4 * q.cols, queries, count, scale] });
+        const args = { q: rows, qStride: 4 * q.cols, out: queries, rows: count, scale };
+        jobs.prepare.push(task(module.transformQuery, Math.min(count, 4 * this.pool.threads), args));
         this.pushPageTasks(jobs.attend, layer, part, queries, states, leafTableOf(view));
       }
       /** A block of f16 as the kernel expects them: f16, or f32 for many rows. */
       const unsealed = (block: Block, tokens: number, to: number) => {
         const from = this.f16Address(view, block, layer, 0, tokens);
         if (!multiRow || tokens === 0) return from;
-        jobs.prepare.push({ kernel: 'f16ToF32', chunks: kvHeads, args: [from, to, 2 * kvHeads * tokens * headDim] });
+        const values = 2 * kvHeads * tokens * headDim;
+        jobs.prepare.push(task(F16_TO_F32, kvHeads, { x: from, out: to, values }));
         return to;
       };
       const firstBlock = ((sealedPages * pageTokens) % tailTokens) / blockTokens;
@@ -187,27 +190,26 @@ export class Attention {
         const to = floats + 8 * kvHeads * (sinks + i * blockTokens) * headDim;
         tail[place] = unsealed(view.tail[place]!, blockTokens, to);
       }
-      jobs.combine.push({
-        kernel: multiRow ? module.combineSplitsMultiRow : module.combineSplits,
-        chunks: count * kvHeads,
-        args: [
-          rows,
-          4 * q.cols,
+      const combine = multiRow ? module.combineSplitsMultiRow : module.combineSplits;
+      jobs.combine.push(
+        task(combine, count * kvHeads, {
+          q: rows,
+          qStride: 4 * q.cols,
           states,
           pages,
-          unsealed(view.sinkBlock, sinks, floats),
-          sinks,
-          visibleSinks(sealedPages, view.shape),
-          putTable(tail),
+          sinks: unsealed(view.sinkBlock, sinks, floats),
+          sinkTokens: sinks,
+          sinkCount: visibleSinks(sealedPages, view.shape),
+          tail: putTable(tail),
           tailTokens,
-          sealedPages * pageTokens,
+          tailStart: sealedPages * pageTokens,
           position,
-          addressOf(out) + 4 * row * out.cols,
-          4 * out.cols,
-          count,
+          out: addressOf(out) + 4 * row * out.cols,
+          outStride: 4 * out.cols,
+          rows: count,
           scale,
-        ],
-      });
+        }),
+      );
       queries += count * part.queryBytes;
       states += count * part.stateBytes;
       floats += part.floatBytes;
@@ -232,21 +234,19 @@ export class Attention {
     const { keyOffset, valueOffset } = layers[layer];
     const taskRows = Math.max(MIN_TASK_ROWS, 4 * Math.ceil(count / (4 * MAX_RUN_TASKS)));
     for (let done = 0; done < count; done += taskRows) {
-      tasks.push({
-        kernel: multiRow ? module.attendPagesMultiRow : module.attendPages,
-        chunks: splits * kvHeads,
-        args: [
-          queries + done * part.queryBytes,
-          states + done * part.stateBytes,
-          leafTable,
+      tasks.push(
+        task(multiRow ? module.attendPagesMultiRow : module.attendPages, splits * kvHeads, {
+          queries: queries + done * part.queryBytes,
+          states: states + done * part.stateBytes,
+          leaves: leafTable,
           keyOffset,
           valueOffset,
-          Math.min(taskRows, count - done),
+          rows: Math.min(taskRows, count - done),
           pages,
-          skippedTokens(view.firstLeaf * pageTokens, sealedPages, view.shape),
-          this.ropeAddress(layer, view, view.firstLeaf, sealedPages),
-        ],
-      });
+          skip: skippedTokens(view.firstLeaf * pageTokens, sealedPages, view.shape),
+          ropeTables: this.ropeAddress(layer, view, view.firstLeaf, sealedPages),
+        }),
+      );
     }
   }
 
@@ -275,24 +275,21 @@ export class Attention {
       const { pageTokens, tailTokens, layers } = view.shape;
       const { keys, values, keyOffset, valueOffset } = layers[layer];
       const module = this.codecModules.moduleOf(keys.layout, values.layout);
-      const start = (page * pageTokens) % tailTokens;
-      const first = firstCodedRow(view.shape, page);
       const rope = this.ropeAddress(layer, view, page, page + 1);
       return [[module.sealKeys, keyOffset, rope] as const, [module.sealValues, valueOffset, 0] as const].map(
         ([kernel, offset, pageRope], side) => {
           const blocks = view.tail.map(block =>
             block ? this.f16Address(view, block, layer, side, tailBlockTokens(pageTokens)) : 0,
           );
-          const args = [
-            putTable(blocks),
+          return task(kernel, kvHeads, {
+            table: putTable(blocks),
             tailTokens,
-            start,
-            first,
-            addressOf(leaf) + offset,
+            pageStart: (page * pageTokens) % tailTokens,
+            firstCodedRow: firstCodedRow(view.shape, page),
+            page: addressOf(leaf) + offset,
             pageRope,
-            errorsOf(i, side),
-          ];
-          return { kernel, chunks: kvHeads, args };
+            errors: errorsOf(i, side),
+          });
         },
       );
     });

@@ -3,23 +3,25 @@
  * with one byte per code, or two for codes of more than 8 bits.
  */
 import type { CodeGrid } from '../page-layout.ts';
-import { type I32, i32, type Local } from './emit.ts';
+import { type I32, i32, index, type Local } from './emit.ts';
 import type { Kernel } from './module.ts';
 
-interface GridShape extends CodeGrid {
+export interface GridShape extends CodeGrid {
   tokens: number;
   dims: number;
 }
 
-interface Plane {
+/** Codes of more than one power of two of bits are stored in planes of fewer bits. */
+export interface Plane {
   width: number;
   /** Position of its bits in a code. */
   shift: number;
+  /** Offset of its first byte in the head's block. */
   offset: number;
 }
 
 /** A grid of pairs is stored as nibbles over half as many dims. */
-function planesOf({ bits, order, tokens, dims, offset }: GridShape): Plane[] {
+export function planesOf({ bits, order, tokens, dims, offset }: GridShape): Plane[] {
   if (order === 'pairs') return [{ width: 4, shift: 0, offset }];
   let planeOffset = offset;
   let shift = 0;
@@ -72,7 +74,7 @@ const codeAccess = ({ bits }: CodeGrid) =>
   bits > 8 ? { bytes: 2, load: i32.load16U, store: i32.store16 } : { bytes: 1, load: i32.load8U, store: i32.store8 };
 
 const tileAddress = (grid: GridShape, tile: I32) => (token: I32, dim: I32) =>
-  i32.add(tile, i32.mul(i32.add(i32.mul(token, grid.dims), dim), codeAccess(grid).bytes));
+  index(tile, codeAccess(grid).bytes, token, [grid.dims, dim]);
 
 export function unpackGrid(k: Kernel, grid: GridShape, block: I32, tile: I32): void {
   const code = codeAccess(grid);

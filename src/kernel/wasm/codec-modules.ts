@@ -74,28 +74,24 @@ export function createCodecModules(heap: Heap, pool: Pool, shape: AttentionShape
     const known = tables.get(layout);
     if (known) return known;
     const { encoding } = layout;
-    const levels =
-      encoding.kind === 'levels'
-        ? [encoding.levels]
-        : encoding.kind === 'hybrid'
-          ? encoding.parts.map(p => p.levels)
-          : [];
     const created: CodecTables = {
       queryMatrix: layout.queryMatrix && upload(layout.queryMatrix),
       encodeMatrix: layout.encodeMatrix && upload(layout.encodeMatrix),
       mean: layout.mean && upload(layout.mean),
-      levels: levels.map(upload),
-      residual: encoding.kind === 'hybrid' && encoding.residual ? upload(encoding.residual.matrix) : undefined,
-      fp8:
-        encoding.kind === 'fp8'
-          ? upload(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0))
-          : undefined,
-      additive:
-        encoding.kind === 'additive' ? uploadAdditive(encoding, layout.queryMatrix!, layout.diagonalBlocks) : undefined,
-      mixedColumns: encoding.kind === 'mixed' ? uploadMixed(encoding) : undefined,
-      tokenRope: encoding.kind === 'spectrum' ? upload(encoding.ropeCosSin) : undefined,
-      books: encoding.kind === 'book' ? uploadCodebooks(encoding, upload) : undefined,
+      levels: [],
     };
+    if (encoding.kind === 'levels') created.levels = [upload(encoding.levels)];
+    if (encoding.kind === 'hybrid') {
+      created.levels = encoding.parts.map(({ levels }) => upload(levels));
+      created.residual = encoding.residual && upload(encoding.residual.matrix);
+    }
+    if (encoding.kind === 'fp8')
+      created.fp8 = upload(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0));
+    if (encoding.kind === 'additive')
+      created.additive = uploadAdditive(encoding, layout.queryMatrix!, layout.diagonalBlocks);
+    if (encoding.kind === 'mixed') created.mixedColumns = uploadMixed(encoding);
+    if (encoding.kind === 'spectrum') created.tokenRope = upload(encoding.ropeCosSin);
+    if (encoding.kind === 'book') created.books = uploadCodebooks(encoding, upload);
     tables.set(layout, created);
     return created;
   };

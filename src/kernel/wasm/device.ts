@@ -10,14 +10,24 @@ import { floatBits } from '../float.ts';
 import type { WeightType } from '../weights/types.ts';
 import { Attention } from './attention.ts';
 import type { ArithmeticOptions } from './kernels/gemv.ts';
-import { f16ToF32, f32ToF16Heads, norm, rope, swiglu } from './kernels/norm-rope-swiglu.ts';
+import {
+  f16ToF32,
+  f32ToF16Heads,
+  norm,
+  normSignature,
+  ROPE,
+  rope,
+  SWIGLU,
+  swiglu,
+} from './kernels/norm-rope-swiglu.ts';
 import { type Allocation, addressOf, Memories } from './memories.ts';
 import { type Heap, type MemoryLimits, openMemory } from './memory.ts';
-import { moduleBytes } from './module.ts';
+import { moduleBytes, type Signature } from './module.ts';
 import { createPool, type Pool } from './pool.ts';
 import { CONTROL_WORDS } from './pool-workers.ts';
 import { Projections, projectionKernels } from './projections.ts';
 import { wasmSupport } from './support.ts';
+import { type TaskArgs, task } from './task.ts';
 
 type WasmTensor = Tensor & Allocation;
 type WasmBlock = Block & Allocation;
@@ -113,8 +123,8 @@ class WasmDevice implements Device {
   }
 
   /** Runs a small kernel over rows of `cols` values. */
-  private runSmall(rows: number, cols: number, kernel: string, ...args: number[]): void {
-    this.pool.runSmall(rows * cols, [{ kernel, chunks: Math.min(rows, this.chunks), args }]);
+  private runSmall<P extends string>(rows: number, cols: number, kernel: Signature<P>, args: TaskArgs<P>): void {
+    this.pool.runSmall(rows * cols, [task(kernel, Math.min(rows, this.chunks), args)]);
   }
 
   createTensor(rows: number, cols: number): WasmTensor {
@@ -166,26 +176,25 @@ class WasmDevice implements Device {
   }
 
   rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {
-    const vectors = (rows * x.cols) / weight.cols;
-    this.runSmall(
-      rows,
-      x.cols,
-      accumulate ? 'normAdd' : 'norm',
-      addressOf(x),
-      addressOf(out),
-      addressOf(weight),
-      vectors,
-      weight.cols,
-      floatBits(eps),
-    );
+    this.runSmall(rows, x.cols, normSignature(accumulate), {
+      x: addressOf(x),
+      out: addressOf(out),
+      weight: addressOf(weight),
+      vectors: (rows * x.cols) / weight.cols,
+      n: weight.cols,
+      eps: floatBits(eps),
+    });
   }
 
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {
-    this.runSmall(rows, x.cols, 'rope', addressOf(x), addressOf(angles), rows, x.cols, headDim, angles.cols);
+    const { cols } = x;
+    const addresses = { x: addressOf(x), angles: addressOf(angles) };
+    this.runSmall(rows, cols, ROPE, { ...addresses, rows, cols, headDim, dims: angles.cols });
   }
 
   swiglu(gate: Tensor, up: Tensor, rows: number): void {
-    this.runSmall(rows, gate.cols, 'swiglu', addressOf(gate), addressOf(up), rows * gate.cols);
+    const values = rows * gate.cols;
+    this.runSmall(rows, gate.cols, SWIGLU, { gate: addressOf(gate), up: addressOf(up), values });
   }
 
   /** Learned codecs have separate kernels per layer. */

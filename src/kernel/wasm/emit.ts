@@ -65,6 +65,16 @@ const load =
 /** A statement: bytes that leave the stack unchanged. */
 export type Code = readonly number[];
 
+const store =
+  <V extends I32 | F32 | V128>(...op: number[]) =>
+  (address: I32, value: V, offset = 0): Code => [
+    ...codeOf(address),
+    ...codeOf(value),
+    ...op,
+    0,
+    ...unsignedLeb128(offset),
+  ];
+
 export const i32 = {
   add: i32Op(0x6a),
   sub: i32Op(0x6b),
@@ -85,33 +95,29 @@ export const i32 = {
   load8U: load('i32', 0x2d),
   load16U: load('i32', 0x2f),
   /** Loads a byte and drops it; V8 does not eliminate the load. */
-  prefetch: (address: I32, offset = 0): Code => [...codeOf(address), 0x2d, 0, ...unsignedLeb128(offset), 0x1a],
-  store: (address: I32, value: I32, offset = 0): Code => [
-    ...codeOf(address),
-    ...codeOf(value),
-    0x36,
-    0,
-    ...unsignedLeb128(offset),
-  ],
-  store8: (address: I32, value: I32, offset = 0): Code => [
-    ...codeOf(address),
-    ...codeOf(value),
-    0x3a,
-    0,
-    ...unsignedLeb128(offset),
-  ],
-  store16: (address: I32, value: I32, offset = 0): Code => [
-    ...codeOf(address),
-    ...codeOf(value),
-    0x3b,
-    0,
-    ...unsignedLeb128(offset),
-  ],
+  prefetch: (address: I32, offset = 0): Code => [...i32.load8U(address, offset).code, 0x1a],
+  store: store<I32>(0x36),
+  store8: store<I32>(0x3a),
+  store16: store<I32>(0x3b),
   bits: (x: F32) => expr('i32', x.code, [0xbc]),
   /** Saturates; NaN becomes 0. */
   fromF32: (x: F32) => expr('i32', x.code, [0xfc, 0x00]),
   select: (condition: I32, yes: I32, no: I32) => expr('i32', codeOf(yes), codeOf(no), codeOf(condition), [0x1b]),
+  min: (a: I32, b: I32): Expr<'i32'> => i32.select(i32.ltS(a, b), a, b),
 };
+
+/**
+ * The address of element i of an array, `stride` bytes each. For more dimensions, each further one is given by its size
+ * and index: `index(base, stride, row, [columns, column])`.
+ */
+export const index = (base: I32, stride: I32, i: I32, ...inner: [size: I32, index: I32][]) =>
+  i32.add(
+    base,
+    i32.mul(
+      inner.reduce((outer, [size, j]) => i32.add(i32.mul(outer, size), j), i),
+      stride,
+    ),
+  );
 
 export const f32 = {
   const: (x: number) => expr('f32', [0x43, ...floatBytes(x)]),
@@ -131,13 +137,7 @@ export const f32 = {
   fromI32: (x: I32) => expr('f32', codeOf(x), [0xb2]),
   fromBits: (x: I32) => expr('f32', codeOf(x), [0xbe]),
   load: load('f32', 0x2a),
-  store: (address: I32, value: F32, offset = 0): Code => [
-    ...codeOf(address),
-    ...value.code,
-    0x38,
-    0,
-    ...unsignedLeb128(offset),
-  ],
+  store: store<F32>(0x38),
   select: (condition: I32, yes: F32, no: F32) => expr('f32', yes.code, no.code, codeOf(condition), [0x1b]),
 };
 
@@ -156,36 +156,16 @@ export const v128 = {
   load32Splat: vload(9),
   load64Splat: vload(10),
   load32Zero: vload(92),
-  store: (address: I32, value: V128, offset = 0): Code => [
-    ...codeOf(address),
-    ...value.code,
-    ...simd(11),
-    0,
-    ...unsignedLeb128(offset),
-  ],
+  store: store<V128>(...simd(11)),
   /** The low 64 bits. */
-  store64: (address: I32, value: V128, offset = 0): Code => [
-    ...codeOf(address),
-    ...value.code,
-    ...simd(91),
-    0,
-    ...unsignedLeb128(offset),
-    0,
-  ],
+  store64: (address: I32, value: V128, offset = 0): Code => [...store(...simd(91))(address, value, offset), 0],
   store32Lane: (address: I32, value: V128, lane: number, offset = 0): Code => [
-    ...codeOf(address),
-    ...value.code,
-    ...simd(90),
-    0,
-    ...unsignedLeb128(offset),
+    ...store(...simd(90))(address, value, offset),
     lane,
   ],
   and: binary(78),
-  anyTrue: (a: V128) => expr('i32', a.code, simd(83)),
   or: binary(80),
   xor: binary(81),
-  /** Bits of a where the mask is 1, otherwise of b. */
-  bitselect: ternary(82),
   /** Bytes by index: 0 to 15 select from a, 16 to 31 from b. */
   shuffle: (a: V128, b: V128, bytes: readonly number[]) => expr('v128', a.code, b.code, simd(13), bytes),
   zero: constant(new ArrayBuffer(16)),
@@ -207,7 +187,6 @@ export const i8x16 = {
 
 export const i16x8 = {
   const: (...x: number[]) => constant(Int16Array.from(x.length === 1 ? Array(8).fill(x[0]) : x).buffer),
-  splat: (x: I32) => expr('v128', codeOf(x), simd(16)),
   add: binary(142),
   mul: binary(149),
   minS: binary(150),

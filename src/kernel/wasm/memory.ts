@@ -1,8 +1,8 @@
 /** WebAssembly memories and their allocator: everything from `top` on is free, and so are the gaps below it. */
 import { CapacityError } from '../../util/errors.ts';
 import { formatBytes } from '../../util/units.ts';
+import { PAGE_BYTES } from './module.ts';
 
-const PAGE_BYTES = 65536;
 const ALIGN = 64;
 /** The smallest memory to try, in pages (64 MiB): models do not fit into less. */
 const MIN_PAGES = 1024;

@@ -12,32 +12,42 @@ import {
   type V128,
 } from './emit.ts';
 
+/** Bytes of a page of WebAssembly memory. */
+export const PAGE_BYTES = 65536;
+
 const TYPE_CODE: Record<Type, number> = { i32: 0x7f, f32: 0x7d, v128: 0x7b };
 
-/** One WASM function: locals and statements. Its parameters are the first locals. */
-export class Kernel {
-  readonly params: Local<'i32' | 'f32'>[];
+/** A kernel as its callers see it: its name, and the names of its parameters in order. */
+export interface Signature<P extends string = string> {
+  readonly name: string;
+  readonly params: readonly P[];
+}
+
+export const signature = <P extends string>(name: string, ...params: P[]): Signature<P> => ({ name, params });
+
+/** A kernel that others of its module call: its position among the module's kernels. */
+export interface Callee<P extends string> extends Signature<P> {
+  readonly index: number;
+}
+
+/** Arguments by name, in the order of the parameters. */
+export const orderArgs = <P extends string>({ params }: Signature<P>, args: Record<P, number>): number[] =>
+  params.map(name => args[name]);
+
+/** One WASM function: locals and statements. Its parameters are the first locals, all i32: floats are passed as bits. */
+export class Kernel<P extends string = string> {
+  readonly params: Readonly<Record<P, Local<'i32'>>>;
   private readonly types: Type[] = [];
   private body: number[] = [];
 
-  constructor(
-    readonly name: string,
-    private readonly paramTypes: readonly ('i32' | 'f32')[],
-  ) {
-    this.params = paramTypes.map((type, index) => local(type, index));
-  }
-
-  i32Param(index: number): Local<'i32'> {
-    return this.params[index] as Local<'i32'>;
-  }
-
-  f32Param(index: number): Local<'f32'> {
-    return this.params[index] as Local<'f32'>;
+  constructor(readonly signature: Signature<P>) {
+    const locals = signature.params.map((name, index) => [name, local('i32', index)]);
+    this.params = Object.fromEntries(locals);
   }
 
   private addLocal<T extends Type>(type: T): Local<T> {
     this.types.push(type);
-    return local(type, this.paramTypes.length + this.types.length - 1);
+    return local(type, this.signature.params.length + this.types.length - 1);
   }
 
   i32(value?: I32): Local<'i32'> {
@@ -108,12 +118,13 @@ export class Kernel {
     this.loopUntil(i32.geU(address, end), address, step, () => body(address));
   }
 
-  call(index: number, ...args: (I32 | F32)[]): void {
-    this.do([...args.flatMap(arg => [...codeOf(arg)]), 0x10, ...unsignedLeb128(index)]);
+  call<Q extends string>({ index, params }: Callee<Q>, args: Record<Q, I32>): void {
+    this.do([...params.flatMap(name => codeOf(args[name])), 0x10, ...unsignedLeb128(index)]);
   }
 
-  signature(): number[] {
-    return [0x60, ...unsignedLeb128(this.paramTypes.length), ...this.paramTypes.map(type => TYPE_CODE[type]), 0];
+  typeBytes(): number[] {
+    const { params } = this.signature;
+    return [0x60, ...unsignedLeb128(params.length), ...params.map(() => TYPE_CODE.i32), 0];
   }
 
   bytes(): number[] {
@@ -140,7 +151,7 @@ export function moduleBytes(
   };
   section(
     1,
-    kernels.map(kernel => kernel.signature()),
+    kernels.map(kernel => kernel.typeBytes()),
   );
   section(2, [[...text('env'), ...text('memory'), 2, memory.shared ? 3 : 1, 1, ...unsignedLeb128(memory.maxPages)]]);
   section(
@@ -149,11 +160,30 @@ export function moduleBytes(
   );
   section(
     7,
-    kernels.map((kernel, i) => [...text(kernel.name), 0, ...unsignedLeb128(i)]),
+    kernels.map((kernel, i) => [...text(kernel.signature.name), 0, ...unsignedLeb128(i)]),
   );
   section(
     10,
     kernels.map(kernel => kernel.bytes()),
   );
   return Uint8Array.from(out);
+}
+
+type Calls<K> = { [N in keyof K]: K[N] extends Kernel<infer P> ? (args: Record<P, number>) => void : never };
+
+/** Kernels with a memory of their own, for work outside of a device. Arguments are given by name. */
+export function instantiate<K extends Record<string, Kernel>>(
+  kernels: K,
+  bytes: number,
+  maxBytes = bytes,
+): { memory: WebAssembly.Memory; calls: Calls<K> } {
+  const [pages, maxPages] = [bytes, maxBytes].map(size => Math.ceil(size / PAGE_BYTES));
+  const memory = new WebAssembly.Memory({ initial: pages, maximum: maxPages });
+  const module = new WebAssembly.Module(moduleBytes(Object.values(kernels), { maxPages, shared: false }));
+  const { exports } = new WebAssembly.Instance(module, { env: { memory } });
+  const calls = Object.entries(kernels).map(([key, { signature }]) => {
+    const run = exports[signature.name] as (...args: number[]) => void;
+    return [key, (args: Record<string, number>) => run(...orderArgs(signature, args))];
+  });
+  return { memory, calls: Object.fromEntries(calls) };
 }

@@ -15,10 +15,41 @@ import {
 } from './emit.ts';
 import type { Kernel } from './module.ts';
 
+/** The largest int16. */
+export const MAX_INT16 = 32767;
+
+/** Keeps a divisor above zero; far below any value that matters. */
+export const TINY = 1e-30;
+
+/** Adding it to a float rounds to an integer, which is what the bits of the sum exceed ROUND_BITS by. */
+export const ROUND = 1.5 * 2 ** 23;
+const ROUND_BITS = 0x4b400000;
+
+/** The integer that adding ROUND has left in the low bits. */
+export const roundedToI32 = (shifted: V128): V128 => i32x4.sub(shifted, i32x4.const(ROUND_BITS));
+
+/** The nearest integers of four values below 2^22. */
+export const roundToI32 = (x: V128): V128 => roundedToI32(f32x4.add(x, f32x4.const(ROUND)));
+
+/** Heads whose sums are kept in registers together. */
+export const HEADS_PER_PASS = 4;
+
+/** The heads of each pass. */
+export const headPasses = (heads: number): number[][] =>
+  Array.from({ length: Math.ceil(heads / HEADS_PER_PASS) }, (_, i) =>
+    Array.from({ length: Math.min(HEADS_PER_PASS, heads - i * HEADS_PER_PASS) }, (_, j) => i * HEADS_PER_PASS + j),
+  );
+
+/** out = f(x), for `bytes` of vectors; without f, a copy. */
+export function mapVectors(k: Kernel, bytes: number, x: I32, out: I32, f = (v: V128): V128 => v): void {
+  k.for(0, bytes, 16, i => k.do(v128.store(i32.add(out, i), f(v128.load(i32.add(x, i))))));
+}
+
 /**
  * Constants of the f16 to f32 conversion: the f16 bits after a shift by 3, and the difference of the exponent biases.
  */
-export const F16_TO_F32: { bits: V128; scale: V128 } = { bits: i32x4.const(0x8fffe000), scale: f32x4.const(2 ** 112) };
+const F16_BITS = 0x8fffe000;
+export const F16_TO_F32: { bits: V128; scale: V128 } = { bits: i32x4.const(F16_BITS), scale: f32x4.const(2 ** 112) };
 
 /** Four f16, each in the high half of a 32-bit lane, to f32. Handles subnormals, but not infinities and NaN. */
 export const highF16ToF32 = (x: V128, { bits, scale } = F16_TO_F32): V128 =>
@@ -31,18 +62,32 @@ export const lowF16ToF32 = (x: V128): V128 => highF16ToF32(i32x4.shl(x, 16));
 export const loadF16x4 = (address: I32, offset = 0): V128 => lowF16ToF32(v128.load16x4U(address, offset));
 
 export function loadF16(address: I32, offset = 0): F32 {
-  const shifted = i32.and(i32.shrS(i32.shl(i32.load16U(address, offset), 16), 3), 0x8fffe000 | 0);
+  const shifted = i32.and(i32.shrS(i32.shl(i32.load16U(address, offset), 16), 3), F16_BITS | 0);
   return f32.mul(f32.fromBits(shifted), f32.const(2 ** 112));
 }
 
-/** Four f32 to f16 in the low half of each lane: rounds to nearest even and saturates. */
-export function f32ToF16(k: Kernel, x: V128): V128 {
-  const value = k.v128(f32x4.max(f32x4.const(-65504), f32x4.min(f32x4.const(65504), x)));
-  const scaled = k.v128(f32x4.mul(f32x4.abs(value), f32x4.const(2 ** -112)));
-  const even = v128.and(i32x4.shrU(scaled, 13), i32x4.const(1));
-  const rounded = i32x4.shrU(i32x4.add(i32x4.add(scaled, i32x4.const(0xfff)), even), 13);
-  return v128.or(rounded, v128.and(i32x4.shrU(value, 16), i32x4.const(0x8000)));
+interface SmallFloat {
+  bits: number;
+  mantissaBits: number;
+  /** The difference of the exponent biases. */
+  bias: number;
+  max: number;
 }
+const F16: SmallFloat = { bits: 16, mantissaBits: 10, bias: 112, max: 65504 };
+const FP8: SmallFloat = { bits: 8, mantissaBits: 3, bias: 120, max: 448 };
+
+/** Four f32 to smaller floats in the low bits of each lane: rounds to nearest even and saturates. */
+function narrowFloats(k: Kernel, x: V128, { bits, mantissaBits, bias, max }: SmallFloat): V128 {
+  const dropped = 23 - mantissaBits;
+  const value = k.v128(f32x4.max(f32x4.const(-max), f32x4.min(f32x4.const(max), x)));
+  const scaled = k.v128(f32x4.mul(f32x4.abs(value), f32x4.const(2 ** -bias)));
+  const even = v128.and(i32x4.shrU(scaled, dropped), i32x4.const(1));
+  const half = i32x4.const(2 ** (dropped - 1) - 1);
+  const rounded = i32x4.shrU(i32x4.add(i32x4.add(scaled, half), even), dropped);
+  return v128.or(rounded, v128.and(i32x4.shrU(value, 32 - bits), i32x4.const(2 ** (bits - 1))));
+}
+export const f32ToF16 = (k: Kernel, x: V128): V128 => narrowFloats(k, x, F16);
+export const f32ToFp8 = (k: Kernel, x: V128): V128 => narrowFloats(k, x, FP8);
 
 /** The low halves of eight 32-bit lanes as one vector. */
 export const packLow16 = (a: V128, b: V128): V128 =>
@@ -71,10 +116,8 @@ export function reduceMaxSplat(k: Kernel, x: V128): V128 {
 /** exp of four values, clamped to [-87, 88]: a power of two times a polynomial, accurate to 2e-7. */
 export function exp(k: Kernel, x: V128): V128 {
   const v = k.v128(f32x4.max(f32x4.const(-87), f32x4.min(f32x4.const(88), x)));
-  // Adding 1.5 x 2^23 rounds to an integer and leaves it in the low bits.
-  const magic = f32x4.const(12582912);
-  const shifted = k.v128(f32x4.add(f32x4.mul(v, f32x4.const(Math.LOG2E)), magic));
-  const n = k.v128(f32x4.sub(shifted, magic));
+  const shifted = k.v128(f32x4.add(f32x4.mul(v, f32x4.const(Math.LOG2E)), f32x4.const(ROUND)));
+  const n = k.v128(f32x4.sub(shifted, f32x4.const(ROUND)));
   // ln 2 in two parts, so that the difference is exact.
   const r = k.v128(
     f32x4.sub(f32x4.sub(v, f32x4.mul(n, f32x4.const(0.693359375))), f32x4.mul(n, f32x4.const(-2.1219444e-4))),
@@ -162,9 +205,7 @@ export const dotLaneSumsF32 = ([a, b, c, d]: readonly V128[], relaxed: boolean):
  */
 export function hoist(k: Kernel, scratch: I32, values: readonly V128[]): Local<'v128'>[] {
   const at = k.i32(scratch);
-  values.forEach((value, i) => {
-    k.do(v128.store(at, value, 16 * i));
-  });
+  for (const [i, value] of values.entries()) k.do(v128.store(at, value, 16 * i));
   return values.map((_, i) => k.v128(v128.load(at, 16 * i)));
 }
 
@@ -173,6 +214,6 @@ export function chunkRange(k: Kernel, count: I32, unit: number, chunk: I32, chun
   const units = k.i32(i32.divU(i32.add(count, unit - 1), unit));
   const from = k.i32(i32.mul(i32.divU(i32.mul(units, chunk), chunks), unit));
   const to = k.i32(i32.mul(i32.divU(i32.mul(units, i32.add(chunk, 1)), chunks), unit));
-  k.set(to, i32.select(i32.ltS(to, count), to, count));
+  k.set(to, i32.min(to, count));
   return { from, to };
 }

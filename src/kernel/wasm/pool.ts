@@ -30,24 +30,17 @@ import {
   TASK_COUNT,
   TASK_WORDS,
 } from './pool-workers.ts';
+import type { Task } from './task.ts';
 
 export interface Pool {
   readonly threads: number;
   /** Instantiates a module on all threads, over the pool's memory or over another one with a suffix for its names. */
   load(bytes: Uint8Array<ArrayBuffer>, other?: { memory: WebAssembly.Memory; suffix: string }): Promise<void>;
-  /** Runs all chunks of a kernel. The kernel gets three more arguments: chunk, number of chunks, thread. */
-  run(kernel: string, chunks: number, ...args: number[]): void;
-  /** Runs independent tasks as one job, of at most MAX_TASKS each: threads synchronize once for all of them. */
+  /** Runs all chunks of independent tasks as one job, of at most MAX_TASKS each: threads synchronize once for all of them. */
   runAll(tasks: readonly Task[]): void;
   /** The same for small kernels, which process `values` values together: on the main thread alone if these are few. */
   runSmall(values: number, tasks: readonly Task[]): void;
   dispose(): Promise<void>;
-}
-
-export interface Task {
-  kernel: string;
-  chunks: number;
-  args: readonly number[];
 }
 
 /** Below this many values, small kernels are too short to be worth waking other threads. */
@@ -110,19 +103,6 @@ export async function createPool(
     failure ??= new DeviceError('The wasm device is disposed. Load the model again.');
     await terminate();
   };
-  if (threads === 1) {
-    return {
-      threads,
-      async load(bytes, target = poolMemory) {
-        await load(bytes, target);
-      },
-      run: (kernel, chunks, ...args) => runOnMain({ kernel, chunks, args }),
-      runAll: tasks => tasks.forEach(runOnMain),
-      runSmall: (_, tasks) => tasks.forEach(runOnMain),
-      dispose,
-    };
-  }
-
   const words = new Int32Array(memory.buffer, control, CONTROL_WORDS);
   const workers = await startWorkers(memory, control, threads - 1, stopped);
   terminate = workers.terminate;
@@ -166,7 +146,7 @@ export async function createPool(
   };
   const runJob = (tasks: readonly Task[]) => {
     // While the workers receive messages they run no jobs.
-    if (isLoading || tasks.reduce((sum, { chunks }) => sum + chunks, 0) <= 1) {
+    if (threads === 1 || isLoading || tasks.reduce((sum, { chunks }) => sum + chunks, 0) <= 1) {
       tasks.forEach(runOnMain);
       return;
     }
@@ -211,7 +191,6 @@ export async function createPool(
     },
     runAll,
     runSmall: (values, tasks) => (values < MIN_PARALLEL_VALUES ? tasks.forEach(runOnMain) : runAll(tasks)),
-    run: (kernel, chunks, ...args) => runAll([{ kernel, chunks, args }]),
     dispose,
   };
 }

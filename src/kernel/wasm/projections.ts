@@ -4,25 +4,34 @@ import type { Projection, Tensor, Weights } from '../device.ts';
 import { isQuantized } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { GEMM_SCRATCH, gemm } from './kernels/gemm.ts';
-import { type ArithmeticOptions, gemmArithmetic, gemmFloat, gemmKernelName, gemv } from './kernels/gemv.ts';
+import {
+  type ArithmeticOptions,
+  type GemmSignature,
+  gemmArithmetic,
+  gemmFloat,
+  gemmKernelName,
+  gemmSignature,
+  gemv,
+} from './kernels/gemv.ts';
 import {
   type ActivationType,
   activationBytes,
   quantizeActivations,
-  quantizeKernelName,
+  quantizeSignature,
 } from './kernels/quantize-activations.ts';
 import { type Allocation, addressOf, type Memories } from './memories.ts';
 import type { Kernel } from './module.ts';
 import { packedBytes, packedFormats, packWeights, unpackRow } from './pack-weights.ts';
-import type { Pool, Task } from './pool.ts';
+import type { Pool } from './pool.ts';
+import { type Task, task } from './task.ts';
 
 type WasmWeights = Weights &
   Allocation & {
     /** The activations that its kernels take. */
     input: ActivationType | 'f32';
-    /** Kernel names, for one row and for several. */
-    gemv: string;
-    gemm: string;
+    /** For one row and for several. */
+    gemv: GemmSignature;
+    gemm: GemmSignature;
   };
 
 /** Activations, quantized or not. */
@@ -31,15 +40,11 @@ interface Input {
   bytes: number;
 }
 
-/** Names of the quantization kernels. */
-const QUANTIZE = {
-  int8: { gemv: quantizeKernelName('int8', 'gemv'), gemm: quantizeKernelName('int8', 'gemm') },
-  offset8: { gemv: quantizeKernelName('offset8', 'gemv'), gemm: quantizeKernelName('offset8', 'gemm') },
-  int16: { gemv: quantizeKernelName('int16', 'gemv'), gemm: quantizeKernelName('int16', 'gemm') },
-};
-
 /** Weights are read from the file in pieces of at most this size, but of at least four heads' rows. */
 const MAX_LOAD_BYTES = 2 * 2 ** 20;
+
+/** Rows of weights that are worth a chunk. */
+const MIN_CHUNK_ROWS = 64;
 
 /** Kernels for all weight types. */
 export function projectionKernels(options: ArithmeticOptions): Kernel[] {
@@ -106,10 +111,10 @@ export class Projections {
   }
 
   private kernelsFor(type: WeightType, memory: number): Pick<WasmWeights, 'input' | 'gemv' | 'gemm'> {
-    const nameOf = (kernel: string) => this.memories.kernelName(kernel, memory);
-    if (!isQuantized(type)) return { input: 'f32', gemv: nameOf(`gemm${type}`), gemm: nameOf(`gemm${type}`) };
+    const kernelOf = (name: string) => gemmSignature(this.memories.kernelName(name, memory));
+    if (!isQuantized(type)) return { input: 'f32', gemv: kernelOf(`gemm${type}`), gemm: kernelOf(`gemm${type}`) };
     const format = packedFormats[type];
-    const [gemv, gemm] = (['gemv', 'gemm'] as const).map(kernel => nameOf(gemmKernelName(format, kernel)));
+    const [gemv, gemm] = (['gemv', 'gemm'] as const).map(kernel => kernelOf(gemmKernelName(format, kernel)));
     return { input: gemmArithmetic(format, this.arithmetic).activations, gemv, gemm };
   }
 
@@ -139,9 +144,9 @@ export class Projections {
   private quantizeInput(type: ActivationType, x: Tensor, rows: number): Input {
     const bytes = activationBytes(type, rows, x.cols);
     const address = this.memories.scratch(type, bytes);
-    const kernel = QUANTIZE[type][rows === 1 ? 'gemv' : 'gemm'];
-    const task = { kernel, chunks: Math.min(rows, this.chunks), args: [addressOf(x), address, rows, x.cols] };
-    this.pool.runSmall(rows * x.cols, [task]);
+    const kernel = quantizeSignature(type, rows === 1 ? 'gemv' : 'gemm');
+    const args = { x: addressOf(x), out: address, rows, cols: x.cols };
+    this.pool.runSmall(rows * x.cols, [task(kernel, Math.min(rows, this.chunks), args)]);
     return { address, bytes };
   }
 
@@ -164,16 +169,19 @@ export class Projections {
       this.memories.bytesAt(to, bytes, memory).set(this.memories.bytesAt(from, bytes));
       return to;
     };
-    const x = copyIn('input', input.address, input.bytes);
     const to = copyIn('output', addressOf(out), outBytes);
-    const scratch = this.memories.scratch('gemm', this.pool.threads * GEMM_SCRATCH, memory);
-    const biasAddress = bias ? copyIn('bias', addressOf(bias), 4 * weights.rows) : 0;
     return {
-      task: {
-        kernel: weights[kernel],
-        chunks: Math.min(this.chunks, Math.ceil(weights.rows / 64)),
-        args: [x, weights.address, to, biasAddress, accumulate ? 1 : 0, rows, weights.rows, weights.cols, scratch],
-      },
+      task: task(weights[kernel], Math.min(this.chunks, Math.ceil(weights.rows / MIN_CHUNK_ROWS)), {
+        x: copyIn('input', input.address, input.bytes),
+        w: weights.address,
+        out: to,
+        bias: bias ? copyIn('bias', addressOf(bias), 4 * weights.rows) : 0,
+        accumulate: accumulate ? 1 : 0,
+        rows,
+        outputs: weights.rows,
+        cols: weights.cols,
+        scratch: this.memories.scratch('gemm', this.pool.threads * GEMM_SCRATCH, memory),
+      }),
       copyOutput: () => {
         if (memory !== 0)
           this.memories.bytesAt(addressOf(out), outBytes).set(this.memories.bytesAt(to, outBytes, memory));

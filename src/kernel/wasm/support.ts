@@ -1,7 +1,7 @@
 /** Detects which WebAssembly features the engine supports, by means of tiny modules. */
 import { platform } from '../../platform/node.ts';
 import { i16x8, i32x4, type V128, v128 } from './emit.ts';
-import { Kernel, moduleBytes } from './module.ts';
+import { instantiate, Kernel, moduleBytes, PAGE_BYTES, signature } from './module.ts';
 
 export interface WasmSupport {
   simd: boolean;
@@ -12,7 +12,7 @@ export interface WasmSupport {
 }
 
 export function wasmSupport(): WasmSupport {
-  const valid = (value: V128) => WebAssembly.validate(probe(value));
+  const valid = (value: V128) => WebAssembly.validate(moduleBytes([probe(value)], { maxPages: 1, shared: false }));
   const simd = () => valid(i16x8.add(v128.zero, v128.zero));
   const relaxed = () => valid(i16x8.relaxedDot(v128.zero, v128.zero));
   if (!relaxed()) platform.enableRelaxedSimd();
@@ -20,11 +20,11 @@ export function wasmSupport(): WasmSupport {
   return { simd: simd(), relaxedSimd, dotAdd: relaxedSimd && hasDotAdd(), sharedMemory: platform.canShareMemory };
 }
 
-/** A module whose kernel `probe` stores a value at address 0. */
-function probe(value: V128): Uint8Array<ArrayBuffer> {
-  const k = new Kernel('probe', []);
+/** A kernel that stores a value at address 0. */
+function probe(value: V128): Kernel<never> {
+  const k = new Kernel(signature<never>('probe'));
   k.do(v128.store(0, value));
-  return moduleBytes([k], { maxPages: 1, shared: false });
+  return k;
 }
 
 /**
@@ -33,11 +33,10 @@ function probe(value: V128): Uint8Array<ArrayBuffer> {
  * products saturate in 16 bits. That is slower than adding in 16 bits, and in Node 20 its code is wrong until optimized.
  */
 function hasDotAdd(): boolean {
-  const memory = new WebAssembly.Memory({ initial: 1, maximum: 1 });
+  const dot = i32x4.relaxedDotAdd(v128.load(16), v128.load(32), v128.load(0));
+  const { memory, calls } = instantiate({ probe: probe(dot) }, PAGE_BYTES);
   const sums = new Int32Array(memory.buffer, 0, 4).fill(1000);
   new Int8Array(memory.buffer).fill(127, 16, 32).fill(-1, 32, 48);
-  const dot = i32x4.relaxedDotAdd(v128.load(16), v128.load(32), v128.load(0));
-  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(probe(dot)), { env: { memory } });
-  (exports.probe as () => void)();
+  calls.probe({});
   return [255, -1].some(factor => sums.every(sum => sum === 1000 + 4 * 127 * factor));
 }

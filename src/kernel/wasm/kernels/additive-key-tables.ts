@@ -6,6 +6,7 @@
  * pairs: its book divided by those scales as [dims 0 and 1, dims 2 and 3][entry][2] int16, then the byte offsets of its
  * quad in a mapped query and of its codes among the head's.
  */
+import { MAX_INT16, TINY } from '../ops.ts';
 import { type AdditiveEncoding, maxColumns } from './additive.ts';
 
 export const KEY_BOOK_BYTES = 2 * 64 + 16;
@@ -13,7 +14,7 @@ export const QUAD_OFFSET = 128;
 export const CODES_OFFSET = 132;
 
 /** 1.0 in an int16 book. */
-const BOOK_ONE = 32767;
+const BOOK_ONE = MAX_INT16;
 
 /**
  * Whether the table entries of two columns are added as bytes before they are widened, which leaves 7 bits for each.
@@ -71,7 +72,7 @@ export function additiveKeyTables(
         const pairSize = pair.reduce((sum, { size }) => sum + size, 0);
         return pair.filter(column => column.quad === quad).map(({ size }) => (addsPairs ? pairSize : size));
       });
-      return Math.max(1e-30, ...sums) / Math.hypot(...scale);
+      return Math.max(TINY, ...sums) / Math.hypot(...scale);
     });
     for (const { book, index, quad } of pairs.flatMap(([a, b]) => [a, b ?? { ...a, book: new Float32Array(64) }]))
       keyBooks.push(keyBook(book, scales[quad], sizes[quad], 8 * quad, (index * pageTokens) / 2));
@@ -135,11 +136,8 @@ function dimBlocks(blocks: readonly number[]): { start: number; size: number; ma
 /** The spread of a quad's entries in each dim. */
 function dimScales(books: readonly Float32Array[]): number[] {
   const squares = [0, 0, 0, 0];
-  for (const book of books)
-    book.forEach((x, i) => {
-      squares[i & 3] += x * x;
-    });
-  const max = Math.max(...squares, 1e-30);
+  for (const book of books) for (const [i, x] of book.entries()) squares[i & 3] += x * x;
+  const max = Math.max(...squares, TINY);
   return squares.map(square => Math.sqrt(Math.max(square, 1e-6 * max)));
 }
 

@@ -4,21 +4,20 @@
  * columns; one swizzle looks up 16 tokens. additive-key-tables.ts describes the books and maps.
  */
 import type { PageLayout } from '../../page-layout.ts';
-import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, lanes32, v128 } from '../emit.ts';
+import { fieldOffsets } from '../fields.ts';
 import type { Kernel } from '../module.ts';
-import { hoist, multiplyAdd, reduceAdd, reduceMax, swizzle } from '../ops.ts';
+import { headPasses, hoist, mapVectors, multiplyAdd, reduceAdd, reduceMax, roundToI32, swizzle, TINY } from '../ops.ts';
 import { type AdditiveEncoding, maxColumns } from './additive.ts';
 import { addsColumnPairs, CODES_OFFSET, KEY_BOOK_BYTES, mapSize, QUAD_OFFSET } from './additive-key-tables.ts';
 import type { AttentionShape, KeyEmitter } from './attend.ts';
+import { addBytes, byteSums, clearByteSums, scoreByteSums } from './byte-sums.ts';
 import type { CodecTables } from './dequantize-page.ts';
-import { INTERLEAVE } from './lookup-table-keys.ts';
 
 /** Dims of a mapped query computed together; diagonal blocks are multiples of it. */
 const OCTET = 8;
 /** Query dims per loop iteration. */
 const PAIR = 2;
-/** Heads whose sums are kept in registers together. */
-const HEADS_PER_PASS = 4;
 
 /** Max magnitude of the sum of entries that are added as bytes, in steps; each is rounded down by up to one. */
 const MAX_TABLE_ENTRY = 126;
@@ -26,16 +25,17 @@ const MAX_TABLE_ENTRY = 126;
 const QUERY_ONE = 256;
 const DOT_SHIFT = 23;
 
-/**
- * Scratch: page-relative queries, mapped queries, these as int16, lookup tables; then a scale and a constant per head.
- */
 function scratchLayout(shape: AttentionShape, encoding: AdditiveEncoding) {
   const { group, headDim } = shape;
-  const mapped = 4 * group * headDim;
-  const int16 = 2 * mapped;
-  const tables = int16 + 2 * group * headDim;
-  const scales = tables + (maxColumns(encoding, shape) + 1) * group * 16;
-  return { mapped, int16, tables, scales, bytes: scales + 8 * group };
+  return fieldOffsets({
+    pageRelative: 4 * group * headDim,
+    mapped: 4 * group * headDim,
+    /** The mapped queries as int16. */
+    int16: 2 * group * headDim,
+    tables: (maxColumns(encoding, shape) + 1) * group * 16,
+    /** A scale and a constant per head. */
+    scales: 8 * group,
+  });
 }
 
 export const additiveKeyScratch = ({ encoding }: PageLayout, shape: AttentionShape): number =>
@@ -45,7 +45,7 @@ export function additiveKeys(
   layout: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  scratch: () => I32,
+  scratchOffset: number,
 ): KeyEmitter | undefined {
   const { encoding } = layout;
   const { group, headDim, pageTokens, precise } = shape;
@@ -61,37 +61,30 @@ export function additiveKeys(
   return {
     queryBytes,
     transformQuery(k, queries, _head, out) {
-      const to = k.i32(out);
-      k.for(0, queryBytes, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(queries, i)))));
+      mapVectors(k, queryBytes, queries, k.i32(out));
     },
     beginPage() {},
-    scorePage(k, page, head, query, scores, pageRope) {
-      const base = k.i32(scratch());
+    scorePage(k, { page, head, scratch }, query, scores, pageRope) {
+      const base = k.i32(i32.add(scratch, scratchOffset));
       const [column, columnEnd] = [0, 4].map(next => k.i32(i32.load(i32.mul(head, 4), additive.firstColumns + next)));
       const [books, end] = [0, 4].map(next =>
-        k.i32(
-          i32.add(
-            additive.keyBooks,
-            i32.mul(i32.load(i32.mul(head, 4), additive.firstKeyBooks + next), KEY_BOOK_BYTES),
-          ),
-        ),
+        k.i32(index(additive.keyBooks, KEY_BOOK_BYTES, i32.load(i32.mul(head, 4), additive.firstKeyBooks + next))),
       );
-      const codes = k.i32(i32.add(page, i32.mul(column, pageTokens / 2)));
+      const codes = k.i32(index(page, pageTokens / 2, column));
       const unsignedTables = i32.divU(i32.sub(end, books), addsPairs ? 2 * KEY_BOOK_BYTES : KEY_BOOK_BYTES);
       // Entries are rounded down, by half a step on average, and those of unsigned tables are 128 too large.
       const roundedDown = f32.mul(f32.fromI32(i32.sub(columnEnd, column)), f32.const(0.5));
       const bias = k.f32(f32.sub(roundedDown, f32.mul(f32.fromI32(unsignedTables), f32.const(128))));
-      const mean = k.i32(i32.add(tables.mean!, i32.mul(head, 4 * headDim)));
-      const maps = k.i32(i32.add(additive.queryMaps, i32.mul(head, 4 * mapSize(blocks))));
+      const mean = k.i32(index(tables.mean!, 4 * headDim, head));
+      const maps = k.i32(index(additive.queryMaps, 4 * mapSize(blocks), head));
       const rope = layout.ropeFrequencies && pageRope;
       const [queries, lookupTables] = [offsets.int16, offsets.tables].map(offset => i32.add(base, offset));
-      for (let from = 0; from < group; from += HEADS_PER_PASS) {
-        const heads = Array.from({ length: Math.min(HEADS_PER_PASS, group - from) }, (_, i) => from + i);
+      for (const heads of headPasses(group)) {
         const constants = pageRelativeQueries(k, shape, heads, query, rope, mean, base);
         const maxSquares = mapQueries(k, shape, heads, base, maps, offsets.mapped, blocks);
         heads.forEach((g, i) => {
           const step = k.f32(
-            f32.max(f32.mul(f32.sqrt(reduceMax(k, maxSquares[i])), f32.const(1 / MAX_TABLE_ENTRY)), f32.const(1e-30)),
+            f32.max(f32.mul(f32.sqrt(reduceMax(k, maxSquares[i])), f32.const(1 / MAX_TABLE_ENTRY)), f32.const(TINY)),
           );
           const [mapped, int16] = [offsets.mapped + 4 * headDim * g, offsets.int16 + 2 * headDim * g];
           roundQuery(k, headDim, i32.add(base, mapped), step, i32.add(base, int16));
@@ -164,14 +157,10 @@ function mapQueries(
     // Few dims per iteration: V8 moves all loads to its start, and they must fit into registers.
     k.for(0, size, PAIR, () => {
       for (let dim = 0; dim < PAIR; dim++) {
-        columns.forEach((column, half) => {
-          k.set(column, v128.load(rows, 4 * (size * dim + 4 * half)));
-        });
+        for (const [half, column] of columns.entries()) k.set(column, v128.load(rows, 4 * (size * dim + 4 * half)));
         heads.forEach((g, i) => {
           k.set(x, v128.load32Splat(dims, 4 * (headDim * g + dim)));
-          sums[i].forEach((sum, half) => {
-            k.set(sum, add(columns[half], x, sum));
-          });
+          for (const [half, sum] of sums[i].entries()) k.set(sum, add(columns[half], x, sum));
         });
       }
       k.increment(dims, 4 * PAIR);
@@ -184,9 +173,7 @@ function mapQueries(
       );
       const lengths = f32x4.add(pairSums, v128.shuffle(pairSums, pairSums, lanes32(1, 0, 3, 2)));
       k.set(maxSquares[i], f32x4.max(maxSquares[i], lengths));
-      sums[i].forEach((sum, half) => {
-        k.do(v128.store(to, sum, 4 * headDim * g + 16 * half));
-      });
+      for (const [half, sum] of sums[i].entries()) k.do(v128.store(to, sum, 4 * headDim * g + 16 * half));
     });
     k.increment(map, 4 * OCTET);
     k.increment(to, 4 * OCTET);
@@ -210,10 +197,7 @@ function mapQueries(
 function roundQuery(k: Kernel, headDim: number, query: I32, step: Local<'f32'>, out: I32): void {
   const [from, to] = [k.i32(query), k.i32(out)];
   const scale = k.v128(f32x4.splat(f32.div(f32.const(QUERY_ONE), step)));
-  const words = [0, 1].map(n => {
-    const shifted = f32x4.add(f32x4.mul(v128.load(from, 16 * n), scale), f32x4.const(12582912));
-    return i32x4.sub(shifted, i32x4.const(0x4b400000));
-  });
+  const words = [0, 1].map(n => roundToI32(f32x4.mul(v128.load(from, 16 * n), scale)));
   k.for(0, 4 * headDim, 32, () => {
     k.do(v128.store(to, i16x8.narrowS(words[0], words[1])));
     k.increment(from, 32);
@@ -243,9 +227,7 @@ function buildTables(
     for (const second of [0, 1]) {
       const at = KEY_BOOK_BYTES * second;
       const quad = k.i32(i32.add(query, i32.load(from, at + QUAD_OFFSET)));
-      entries.forEach((entry, n) => {
-        k.set(entry, v128.load(from, at + 16 * n));
-      });
+      for (const [n, entry] of entries.entries()) k.set(entry, v128.load(from, at + 16 * n));
       for (const g of heads) {
         k.set(low, v128.load32Splat(quad, 2 * headDim * g));
         k.set(high, v128.load32Splat(quad, 2 * headDim * g + 4));
@@ -275,47 +257,34 @@ function scoreColumns(
 ): void {
   // The page-relative queries are no longer needed.
   const [nibble] = hoist(k, base, [i8x16.const(15)]);
-  // Even and odd bytes are summed separately: `raw` adds 16-bit lanes with both, `odd` the high bytes alone.
-  const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
-  const index = [0, 1].map(() => k.v128());
+  const sums = heads.map(() => byteSums(k));
+  const nibbles = [0, 1].map(() => k.v128());
   const entry = k.v128();
   const [from, table] = [k.i32(), k.i32()];
   k.for(0, pageTokens, 32, token => {
     for (const half of [0, 1]) {
       k.set(from, i32.add(codes, i32.shrU(token, 1)));
       k.set(table, i32.add(base, offsets.tables));
-      for (const { raw, odd } of sums) {
-        k.set(raw, v128.zero);
-        k.set(odd, v128.zero);
-      }
+      for (const headSums of sums) clearByteSums(k, headSums);
       k.forAddresses(books, end, 2 * KEY_BOOK_BYTES, book => {
-        index.forEach((local, n) => {
+        nibbles.forEach((local, n) => {
           const bytes = v128.load(i32.add(from, i32.load(book, KEY_BOOK_BYTES * n + CODES_OFFSET)));
           k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, nibble));
         });
         heads.forEach((g, i) => {
-          const { raw, odd } = sums[i];
-          const [a, b] = index.map((local, n) => swizzle(relaxed)(v128.load(table, 16 * (n * group + g)), local));
+          const [a, b] = nibbles.map((local, n) => swizzle(relaxed)(v128.load(table, 16 * (n * group + g)), local));
           for (const bytes of addsPairs ? [i8x16.add(a, b)] : [a, b]) {
             k.set(entry, bytes);
-            k.set(raw, i16x8.add(raw, entry));
-            k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
+            addBytes(k, sums[i], entry);
           }
         });
         k.increment(table, 2 * 16 * group);
       });
-      const to = k.i32(i32.add(scores, i32.mul(token, 4)));
+      const to = k.i32(index(scores, 4, token));
       heads.forEach((g, i) => {
-        const { raw, odd } = sums[i];
-        k.set(raw, i16x8.sub(raw, i16x8.shl(odd, 8)));
-        const [scale, constant] = [0, 4].map(part => k.v128(v128.load32Splat(base, offsets.scales + 8 * g + part)));
-        INTERLEAVE.forEach((lanes, eighth) => {
-          const eight = k.v128(v128.shuffle(raw, odd, lanes));
-          [i32x4.extendLowU(eight), i32x4.extendHighU(eight)].forEach((four, quarter) => {
-            const score = multiplyAdd(relaxed)(f32x4.fromI32(four), scale, constant);
-            k.do(v128.store(to, score, 4 * (g * pageTokens + 16 * half + 8 * eighth + 4 * quarter)));
-          });
-        });
+        scoreByteSums(k, relaxed, sums[i], base, offsets.scales + 8 * g, (score, n) =>
+          k.do(v128.store(to, score, 4 * (g * pageTokens + 16 * half + 4 * n))),
+        );
       });
     }
   });

@@ -6,9 +6,9 @@
  * each dim.
  */
 import type { PageLayout } from '../../page-layout.ts';
-import { f32x4, type I32, i8x16, i16x8, i32, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, index, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { addDotInt8, hoist, swizzle } from '../ops.ts';
+import { addDotInt8, HEADS_PER_PASS, hoist, MAX_INT16, swizzle } from '../ops.ts';
 import { type AdditiveEncoding, forEachQuad } from './additive.ts';
 import type { AttentionShape, ValueEmitter } from './attend.ts';
 import { addSumsToStates, UPDATE_SCRATCH } from './column-sums.ts';
@@ -21,8 +21,6 @@ const VALUE_BOOK_BYTES = 64;
 const MAX_ENTRY_SUM = 127;
 /** Tokens whose products are added in 16 bits. */
 const runTokens = (pageTokens: number) => (pageTokens % 64 === 0 ? 64 : 32);
-/** Heads whose sums are kept in registers together. */
-const HEADS_PER_PASS = 4;
 /** With more, the loaded vectors do not fit into registers. */
 const TOKENS_PER_ITERATION = 32;
 
@@ -79,7 +77,7 @@ export function additiveValues(
   { encoding }: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  scratch: () => I32,
+  scratchOffset: number,
 ): ValueEmitter | undefined {
   const { headDim, group, pageTokens, precise } = shape;
   if (encoding.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
@@ -87,12 +85,12 @@ export function additiveValues(
   const stride = stateBytes(headDim);
   const distinctCounts = [...new Set(encoding.booksPerQuad)];
   const run = runTokens(pageTokens);
-  const limit = { lanes: 1, max: Math.floor(32767 / MAX_ENTRY_SUM), runTokens: run } as const;
+  const limit = { lanes: 1, max: Math.floor(MAX_INT16 / MAX_ENTRY_SUM), runTokens: run } as const;
   return {
     codedDim: headDim,
     beginPage() {},
-    accumulatePage(k, page, head, scores, state) {
-      const probabilities = k.i32(scratch());
+    accumulatePage(k, { page, head, scratch }, scores, state) {
+      const probabilities = k.i32(i32.add(scratch, scratchOffset));
       const vectors = k.i32(i32.add(probabilities, updateScratchOffset(shape)));
       const sums = k.i32(i32.add(probabilities, sumsOffset(shape)));
       const codes = k.i32(i32.add(probabilities, codesOffset(shape)));
@@ -110,18 +108,18 @@ export function additiveValues(
       const [nibble] = hoist(k, vectors, [i8x16.const(15)]);
       const to = k.i32();
       forEachQuad(k, additive, headDim, head, (offset, count, column) => {
-        const book = k.i32(i32.add(additive.valueBooks, i32.mul(column, VALUE_BOOK_BYTES)));
-        unpackColumns(k, pageTokens, i32.add(page, i32.mul(column, pageTokens / 2)), count, nibble, codes);
+        const book = k.i32(index(additive.valueBooks, VALUE_BOOK_BYTES, column));
+        unpackColumns(k, pageTokens, index(page, pageTokens / 2, column), count, nibble, codes);
         for (const { first, heads, sums } of passes) {
           const passProbabilities = k.i32(i32.add(probabilities, first * pageTokens));
-          k.set(to, i32.add(sums, i32.mul(offset, sumsBytes(shape, heads.length) / (4 * headDim))));
+          k.set(to, index(sums, sumsBytes(shape, heads.length) / (4 * headDim), offset));
           for (const n of distinctCounts)
             k.if(i32.eqz(i32.sub(count, n)), () =>
               sumQuad(k, shape, codes, book, passProbabilities, n, heads.length, to),
             );
         }
       });
-      const steps = k.i32(i32.add(additive.valueSteps, i32.mul(head, 4 * headDim)));
+      const steps = k.i32(index(additive.valueSteps, 4 * headDim, head));
       const options = { scratch: vectors, runs: pageTokens / run, narrow: false, from: 0, to: headDim, steps };
       for (const { first, heads, sums } of passes) addSumsToStates(k, shape, sums, heads, state, { ...options, first });
     },
@@ -164,9 +162,7 @@ function sumQuad(
   const [table, to] = [k.i32(book), k.i32(sums)];
   const [at, p] = [k.i32(), k.i32()];
   k.for(0, 4, 1, () => {
-    tables.forEach((local, b) => {
-      k.set(local, v128.load(table, VALUE_BOOK_BYTES * b));
-    });
+    for (const [b, local] of tables.entries()) k.set(local, v128.load(table, VALUE_BOOK_BYTES * b));
     k.set(at, codes);
     k.set(p, probabilities);
     for (let r = 0; r < pageTokens / run; r++) {
@@ -177,18 +173,14 @@ function sumQuad(
             const entry = swizzle(relaxed)(local, v128.load(at, b * pageTokens + v));
             k.set(bytes, b === 0 ? entry : i8x16.add(bytes, entry));
           });
-          headSums.forEach((sum, i) => {
-            k.set(sum, addDot(sum, bytes, v128.load(p, i * pageTokens + v)));
-          });
+          for (const [i, sum] of headSums.entries()) k.set(sum, addDot(sum, bytes, v128.load(p, i * pageTokens + v)));
         }
         k.increment(at, TOKENS_PER_ITERATION);
         k.increment(p, TOKENS_PER_ITERATION);
       };
       // A quad without columns is zero.
       if (books > 0) k.for(0, run, TOKENS_PER_ITERATION, iteration);
-      headSums.forEach((sum, i) => {
-        k.do(v128.store(to, sum, 16 * (heads * r + i)));
-      });
+      for (const [i, sum] of headSums.entries()) k.do(v128.store(to, sum, 16 * (heads * r + i)));
     }
     k.increment(table, 16);
     k.increment(to, dimStride);

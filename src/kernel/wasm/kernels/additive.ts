@@ -4,8 +4,9 @@
  * first column followed by the total number, `books` has CODEBOOK_BYTES per column.
  */
 import { ADDITIVE_STARTS, MAX_ADDITIVE_BOOKS, type PageLayout } from '../../page-layout.ts';
-import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, index, type Local, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
 import { CODEBOOK_BYTES, findStarts, keepBetter, nearestEntries, transposeQuads } from './quad-codebook.ts';
 
 export interface AdditiveTables {
@@ -46,7 +47,7 @@ export function forEachQuad(
   body: (offset: Local<'i32'>, count: Local<'i32'>, column: Local<'i32'>) => void,
 ): void {
   const column = k.i32(i32.load(i32.mul(head, 4), firstColumns));
-  const entry = k.i32(i32.add(columnCounts, i32.mul(head, headDim)));
+  const entry = k.i32(index(columnCounts, headDim, head));
   k.for(0, 4 * headDim, QUAD_BYTES, offset => {
     const count = k.i32(i32.load(i32.add(entry, i32.shrU(offset, 2))));
     body(offset, count, column);
@@ -54,30 +55,25 @@ export function forEachQuad(
   });
 }
 
-const loadEntry = (book: I32, code: I32) => v128.load(i32.add(book, i32.mul(code, QUAD_BYTES)));
+const loadEntry = (book: I32, code: I32) => v128.load(index(book, QUAD_BYTES, code));
 
 /** Writes a head's vectors, [token][headDim] f32. */
 export function dequantizeAdditive(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: tokens }, page, head, out }: DequantizeContext,
   tables: AdditiveTables,
-  headDim: number,
-  tokens: number,
-  page: I32,
-  head: I32,
-  out: I32,
 ): void {
   const blockBytes = blockBytesOf(tokens);
   k.for(0, 4 * headDim * tokens, 16, i => k.do(v128.store(i32.add(out, i), v128.zero)));
   forEachQuad(k, tables, headDim, head, (offset, count, first) => {
     k.for(first, i32.add(first, count), 1, column => {
-      const book = k.i32(i32.add(tables.books, i32.mul(column, CODEBOOK_BYTES)));
-      const from = k.i32(i32.add(page, i32.mul(column, tokens / 2)));
+      const book = k.i32(index(tables.books, CODEBOOK_BYTES, column));
+      const from = k.i32(index(page, tokens / 2, column));
       const quads = k.i32(i32.add(out, offset));
       const add = (to: I32, code: I32) => k.do(v128.store(to, f32x4.add(v128.load(to), loadEntry(book, code))));
       k.for(0, tokens / 2, 1, i => {
         const byte = k.i32(i32.load8U(i32.add(from, i)));
         const token = i32.add(i32.mul(i32.divU(i, blockBytes), 2 * blockBytes), i32.remU(i, blockBytes));
-        const low = k.i32(i32.add(quads, i32.mul(token, 4 * headDim)));
+        const low = k.i32(index(quads, 4 * headDim, token));
         add(low, i32.and(byte, 15));
         add(k.i32(i32.add(low, 4 * headDim * blockBytes)), i32.shrU(byte, 4));
       });
@@ -86,38 +82,30 @@ export function dequantizeAdditive(
 }
 
 /**
- * Encodes a head's vectors `y`, [token][headDim] f32, and returns the squared error of the tokens from `firstToken` on.
- * `floats` is scratch of 20 bytes per token, `bytes` of 16.
+ * Encodes a head's vectors `y` and returns the squared error of the tokens from the first coded row on. Takes 20 bytes
+ * per token of `x`, and 16 of `codes`.
  */
 export function sealAdditive(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: tokens }, page, head, y, x, codes: bytes, tail }: SealContext,
   tables: AdditiveTables,
-  headDim: number,
-  tokens: number,
-  page: I32,
-  head: I32,
-  y: I32,
-  floats: I32,
-  bytes: I32,
-  firstToken: I32,
 ): F32 {
   const blockBytes = blockBytesOf(tokens);
-  const [residual, errors] = [k.i32(floats), k.i32(i32.add(floats, QUAD_BYTES * tokens))];
+  const [residual, errors] = [k.i32(x), k.i32(i32.add(x, QUAD_BYTES * tokens))];
   const codes = k.i32(bytes);
   const candidate = k.i32(i32.add(bytes, MAX_ADDITIVE_BOOKS * tokens));
   const starts = k.i32(i32.add(candidate, MAX_ADDITIVE_BOOKS * tokens));
   const sum = k.f32(f32.const(0));
   const quad = k.v128();
   forEachQuad(k, tables, headDim, head, (offset, count, first) => {
-    const bookOf = (n: I32) => i32.add(tables.books, i32.mul(i32.add(first, n), CODEBOOK_BYTES));
+    const bookOf = (n: I32) => index(tables.books, CODEBOOK_BYTES, i32.add(first, n));
     const firstBook = k.i32(bookOf(0));
     const copyQuads = (change: (t: Local<'i32'>) => void) =>
       k.for(0, tokens, 1, t => {
-        k.set(quad, v128.load(i32.add(i32.add(y, offset), i32.mul(t, 4 * headDim))));
+        k.set(quad, v128.load(index(i32.add(y, offset), 4 * headDim, t)));
         change(t);
-        k.do(v128.store(i32.add(residual, i32.mul(t, QUAD_BYTES)), quad));
+        k.do(v128.store(index(residual, QUAD_BYTES, t), quad));
       });
-    copyQuads(t => k.do(f32.store(i32.add(errors, i32.mul(t, 4)), f32.const(Number.POSITIVE_INFINITY))));
+    copyQuads(t => k.do(f32.store(index(errors, 4, t), f32.const(Number.POSITIVE_INFINITY))));
     const keep = () => keepBetter(k, { rows: residual, errors, codes, candidate }, count, tokens);
     const encode = () => {
       findStarts(k, residual, starts, firstBook, tokens);
@@ -130,7 +118,7 @@ export function sealAdditive(
           k.set(quad, f32x4.sub(quad, loadEntry(firstBook, code)));
         });
         k.for(1, count, 1, n => {
-          assignEntries(k, residual, i32.add(candidate, i32.mul(n, tokens)), bookOf(n), tokens);
+          assignEntries(k, residual, index(candidate, tokens, n), bookOf(n), tokens);
         });
         keep();
         k.increment(start, tokens);
@@ -138,10 +126,10 @@ export function sealAdditive(
     };
     // Without a book, the error is the quad itself.
     k.if(count, encode, keep);
-    k.for(firstToken, tokens, 1, t => k.set(sum, f32.add(sum, f32.load(i32.add(errors, i32.mul(t, 4))))));
+    k.for(tail.firstCodedRow, tokens, 1, t => k.set(sum, f32.add(sum, f32.load(index(errors, 4, t)))));
     k.for(0, count, 1, n => {
-      const from = k.i32(i32.add(codes, i32.mul(n, tokens)));
-      const to = k.i32(i32.add(page, i32.mul(i32.add(first, n), tokens / 2)));
+      const from = k.i32(index(codes, tokens, n));
+      const to = k.i32(index(page, tokens / 2, i32.add(first, n)));
       k.for(0, tokens / 2, 1, i => {
         const low = k.i32(
           i32.add(from, i32.add(i32.mul(i32.divU(i, blockBytes), 2 * blockBytes), i32.remU(i, blockBytes))),
@@ -160,9 +148,7 @@ function assignEntries(k: Kernel, residual: I32, codes: I32, bookAddress: I32, t
   const book = k.i32(bookAddress);
   const rows = Array.from({ length: 8 }, () => k.v128());
   k.for(0, tokens, 8, () => {
-    rows.forEach((row, i) => {
-      k.set(row, v128.load(from, QUAD_BYTES * i));
-    });
+    for (const [i, row] of rows.entries()) k.set(row, v128.load(from, QUAD_BYTES * i));
     const entries = nearestEntries(k, [transposeQuads(k, rows.slice(0, 4)), transposeQuads(k, rows.slice(4))], book);
     rows.forEach((row, i) => {
       const chosen = k.i32(i32x4.lane(entries[i >> 2], i & 3));

@@ -20,7 +20,11 @@ import {
   quantizeProbabilities,
 } from './quantized-probabilities.ts';
 
-export function affineValues(layout: PageLayout, shape: AttentionShape, scratch: () => I32): ValueEmitter | undefined {
+export function affineValues(
+  layout: PageLayout,
+  shape: AttentionShape,
+  scratchOffset: number,
+): ValueEmitter | undefined {
   const { encoding } = layout;
   if (encoding.kind !== 'affine' || encoding.axis !== 'token' || encoding.norms || shape.precise) return undefined;
   const { headDim, pageTokens } = shape;
@@ -29,20 +33,20 @@ export function affineValues(layout: PageLayout, shape: AttentionShape, scratch:
   const groups = headDim / encoding.groupSize;
   const max = 2 ** encoding.codes.bits - 1;
   const { narrow, limit } = accumulatorLimits(max, pageTokens);
-  const rangesAt = (group: number) => i32.add(scratch(), columnSumScratch(shape) + group * rangeBytes(pageTokens));
+  const rangesAt = (scratch: I32, group: number) =>
+    i32.add(i32.add(scratch, scratchOffset), columnSumScratch(shape) + group * rangeBytes(pageTokens));
   return {
     codedDim: headDim,
-    beginPage(k, page, head) {
-      const block = k.i32(blockAddress(layout, page, head));
+    beginPage(k, page) {
+      const block = k.i32(blockAddress(layout, page));
       const pairs = [0, 1, 2, 3].map(() => k.v128());
       const step = k.v128();
       for (let group = 0; group < groups; group++) {
         const from = k.i32(i32.add(block, encoding.rangesOffset + 4 * group));
-        const to = k.i32(rangesAt(group));
+        const ranges = rangesAt(page.scratch, group);
+        const to = k.i32(ranges);
         k.for(0, pageTokens, 4, () => {
-          pairs.forEach((pair, n) => {
-            k.set(pair, v128.load32Zero(from, 4 * groups * n));
-          });
+          for (const [n, pair] of pairs.entries()) k.set(pair, v128.load32Zero(from, 4 * groups * n));
           const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
           k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
           k.set(step, lowF16ToF32(i32x4.shrU(pairs[0], 16)));
@@ -51,20 +55,20 @@ export function affineValues(layout: PageLayout, shape: AttentionShape, scratch:
           k.increment(from, 16 * groups);
           k.increment(to, 16);
         });
-        quantizeFactors(k, shape, rangesAt(group), i32.add(rangesAt(group), 8 * pageTokens));
+        quantizeFactors(k, shape, ranges, i32.add(ranges, 8 * pageTokens));
       }
     },
-    accumulatePage(k, page, head, scores, state, next) {
-      const block = k.i32(blockAddress(layout, page, head));
-      const probabilities = k.i32(scratch());
+    accumulatePage(k, page, scores, state, next) {
+      const block = k.i32(blockAddress(layout, page));
+      const probabilities = k.i32(i32.add(page.scratch, scratchOffset));
       const exponentiateScratch = k.i32(i32.add(probabilities, updateScratchOffset(shape)));
       const prefetchNext = prefetcher(k, next, headDim / 4);
       const states = exponentiatePage(k, shape, scores, exponentiateScratch).map(({ exponent, sum }, g) =>
         addPageToState(k, i32.add(state, g * stateBytes(headDim)), exponent, sum),
       );
       for (let group = 0; group < groups; group++) {
-        const middles = k.i32(i32.add(rangesAt(group), 4 * pageTokens));
-        const factors = k.i32(i32.add(rangesAt(group), 8 * pageTokens));
+        const middles = k.i32(i32.add(rangesAt(page.scratch, group), 4 * pageTokens));
+        const factors = k.i32(i32.add(rangesAt(page.scratch, group), 8 * pageTokens));
         const maxStep = k.f32(f32.load(factors, 2 * pageTokens));
         const quantized = quantizeProbabilities(k, shape, scores, probabilities, { factors, limit, sumCodes: true });
         const updates = states.map(({ correction, scale }, g) => {

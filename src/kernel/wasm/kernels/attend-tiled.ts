@@ -2,9 +2,10 @@
  * Attention of many rows on dequantized pages, up to 16 rows at a time. Takes the arguments of `attendPages` and gives
  * bit-identical results. The last one to three rows are attended one by one.
  */
-import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, index, v128 } from '../emit.ts';
+import { fieldOffsets } from '../fields.ts';
 import type { Kernel } from '../module.ts';
-import { type AttentionShape, maskFirst, pageLoop } from './attend.ts';
+import { type AttentionShape, maskFirst, pageLoop, type ThreadScratch } from './attend.ts';
 import { packKeyBlocks, packValueBlocks, scoreTiles, sumTiles, TILE_QUERIES, TILE_SCRATCH } from './attention-tiles.ts';
 import type { DequantizedKeys, DequantizedValues } from './dequantized.ts';
 import { onlineSoftmax, stateBytes } from './online-softmax.ts';
@@ -14,16 +15,18 @@ const TILE_ROWS = TILE_QUERIES;
 /** Max rows per pass over a page. The page does not fit into the L1 cache, so passes are expensive. */
 const MAX_ROWS = 16;
 
-/** A thread's scratch: key and value blocks, then per row its queries, scores, constants and state table. */
+/** A thread's scratch. */
 function scratchLayout({ group, pageTokens }: AttentionShape, keyDims: number, valueDims: number) {
   const count = MAX_ROWS * group;
-  const values = 4 * pageTokens * keyDims;
-  const queries = values + 4 * pageTokens * valueDims;
-  const scores = queries + 4 * count * keyDims;
-  const constants = scores + 4 * count * pageTokens;
-  const stateTable = constants + 4 * count;
-  const tileSums = stateTable + 8 * count;
-  return { values, queries, scores, constants, stateTable, tileSums, bytes: tileSums + TILE_SCRATCH };
+  return fieldOffsets({
+    keyBlocks: 4 * pageTokens * keyDims,
+    valueBlocks: 4 * pageTokens * valueDims,
+    queries: 4 * count * keyDims,
+    scores: 4 * count * pageTokens,
+    constants: 4 * count,
+    stateTable: 8 * count,
+    tileSums: TILE_SCRATCH,
+  });
 }
 
 export const tiledScratch = (shape: AttentionShape, keyDims: number, valueDims: number): number =>
@@ -37,43 +40,49 @@ export function attendPagesTiled(
   shape: AttentionShape,
   keys: DequantizedKeys,
   values: DequantizedValues,
-  scratch: (k: Kernel, thread: I32) => { oneRow: I32; multiRow: I32 },
-): Kernel {
+  threadScratch: ThreadScratch,
+  multiRowOffset: number,
+) {
   const { group, pageTokens, relaxed } = shape;
   const stateStride = stateBytes(values.codedDim);
   const offsets = scratchLayout(shape, keys.codedDim, values.codedDim);
-  return pageLoop(name, shape, keys, values, (k, thread, rows) => {
-    const { oneRow, multiRow } = scratch(k, thread);
+  return pageLoop(name, shape, keys, values, threadScratch, (k, oneRow, rows) => {
+    const multiRow = k.i32(i32.add(oneRow, multiRowOffset));
     const at = (offset: number) => k.i32(i32.add(multiRow, offset));
-    const [keyBlocks, valueBlocks, queries, scores] = [0, offsets.values, offsets.queries, offsets.scores].map(at);
+    const [keyBlocks, valueBlocks, queries, scores] = [
+      offsets.keyBlocks,
+      offsets.valueBlocks,
+      offsets.queries,
+      offsets.scores,
+    ].map(at);
     const [constants, stateTable, tileSums] = [offsets.constants, offsets.stateTable, offsets.tileSums].map(at);
     const tiledRows = k.i32(i32.and(rows, -TILE_ROWS));
     return page => {
-      const { head, rope, masked, stateOf, queryOf } = page;
+      const { rope, masked, stateOf, queryOf } = page;
       const state = k.i32();
-      packKeyBlocks(k, pageTokens, keys.codedDim, keys.floats(), keyBlocks);
-      packValueBlocks(k, pageTokens, values.codedDim, values.floats(), valueBlocks);
+      packKeyBlocks(k, pageTokens, keys.codedDim, i32.add(oneRow, keys.floatsOffset), keyBlocks);
+      packValueBlocks(k, pageTokens, values.codedDim, i32.add(oneRow, values.floatsOffset), valueBlocks);
 
       k.for(0, tiledRows, MAX_ROWS, row => {
         const left = k.i32(i32.sub(tiledRows, row));
-        const passRows = k.i32(i32.select(i32.ltS(left, MAX_ROWS), left, MAX_ROWS));
+        const passRows = k.i32(i32.min(left, MAX_ROWS));
         const count = k.i32(i32.mul(passRows, group));
         k.for(0, passRows, 1, r => {
           const rowIndex = k.i32(i32.add(row, r));
-          const to = k.i32(i32.add(queries, i32.mul(r, 4 * group * keys.codedDim)));
-          const rowConstants = k.i32(i32.add(constants, i32.mul(r, 4 * group)));
-          keys.gatherQueries(k, head, k.i32(queryOf(rowIndex)), rope, to, rowConstants);
+          const to = k.i32(index(queries, 4 * group * keys.codedDim, r));
+          const rowConstants = k.i32(index(constants, 4 * group, r));
+          keys.gatherQueries(k, page.keys, k.i32(queryOf(rowIndex)), rope, to, rowConstants);
           k.set(state, stateOf(rowIndex));
-          const entry = k.i32(i32.add(stateTable, i32.mul(r, 8 * group)));
+          const entry = k.i32(index(stateTable, 8 * group, r));
           for (let g = 0; g < group; g++) k.do(i32.store(entry, i32.add(state, g * stateStride), 8 * g));
         });
         const keyShape = { tokens: pageTokens, dims: keys.codedDim };
         scoreTiles(k, relaxed, keyShape, keyBlocks, queries, count, scores, tileSums);
         k.for(0, count, 1, q => {
-          const queryScores = k.i32(i32.add(scores, i32.mul(q, 4 * pageTokens)));
-          if (keys.hasConstants) addConstant(k, pageTokens, queryScores, i32.add(constants, i32.mul(q, 4)));
+          const queryScores = k.i32(index(scores, 4 * pageTokens, q));
+          if (keys.hasConstants) addConstant(k, pageTokens, queryScores, index(constants, 4, q));
           maskFirst(k, queryScores, 1, pageTokens, masked);
-          const entry = k.i32(i32.add(stateTable, i32.mul(q, 8)));
+          const entry = k.i32(index(stateTable, 8, q));
           k.do(f32.store(entry, onlineSoftmax(k, queryScores, pageTokens, i32.load(entry), relaxed), 4));
         });
         const valueShape = { tokens: pageTokens, dims: values.codedDim };
@@ -81,9 +90,9 @@ export function attendPagesTiled(
       });
       k.for(tiledRows, rows, 1, row => {
         k.set(state, stateOf(row));
-        keys.scorePage(k, page.keyPage, head, k.i32(queryOf(row)), oneRow, rope);
+        keys.scorePage(k, page.keys, k.i32(queryOf(row)), oneRow, rope);
         maskFirst(k, oneRow, group, pageTokens, masked);
-        values.accumulatePage(k, page.valuePage, head, oneRow, state);
+        values.accumulatePage(k, page.values, oneRow, state);
       });
     };
   });

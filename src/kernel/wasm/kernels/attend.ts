@@ -6,11 +6,14 @@
  */
 import type { PageLayout } from '../../page-layout.ts';
 import { tailBlockTokens } from '../../visibility.ts';
-import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, index, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
+import { mapVectors } from '../ops.ts';
 import { pageRopeBytes } from '../page-rope.ts';
+import { chunked } from '../task.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
 import { attendRows, contiguous, type RowSpans } from './float-rows.ts';
+import type { PageHead } from './head-context.ts';
 import { clearState, MASKED, mergeStates, STATE_HEADER, stateBytes } from './online-softmax.ts';
 import type { PrefetchRange } from './prefetch.ts';
 import { addMean, applyTranspose, headMatrix } from './transform.ts';
@@ -30,23 +33,31 @@ export interface AttentionShape {
   precise: boolean;
 }
 
-/** Emits the code that reads a codec's keys. Queries and scores are in the thread's scratch. */
+/** The scratch of the thread that a kernel runs on: emits its address. */
+export type ThreadScratch = (k: Kernel, thread: I32) => I32;
+
+/** The page of keys or values that is read, and the thread's scratch. */
+export interface PageArgs extends PageHead {
+  scratch: I32;
+}
+
+/** Emits the code that reads a codec's keys. */
 export interface KeyEmitter {
   /** Bytes of one group's transformed queries. */
   queryBytes: number;
   /** `queries` is [group][headDim] f32, already scaled. */
-  transformQuery(k: Kernel, queries: I32, head: I32, out: I32): void;
+  transformQuery(k: Kernel, queries: I32, head: I32, out: I32, scratch: I32): void;
   /** Called once per page, before it is scored for any row. */
-  beginPage(k: Kernel, page: I32, head: I32): void;
+  beginPage(k: Kernel, page: PageArgs): void;
   /** Writes scores[group][pageTokens]. `pageRope` is the page's rotation, for page-relative keys. */
-  scorePage(k: Kernel, page: I32, head: I32, query: I32, scores: I32, pageRope: I32, next?: PrefetchRange): void;
+  scorePage(k: Kernel, page: PageArgs, query: I32, scores: I32, pageRope: I32, next?: PrefetchRange): void;
 }
 
 export interface ValueEmitter {
   codedDim: number;
-  beginPage(k: Kernel, page: I32, head: I32): void;
+  beginPage(k: Kernel, page: PageArgs): void;
   /** Adds a page to each head's state. May overwrite the scores. */
-  accumulatePage(k: Kernel, page: I32, head: I32, scores: I32, state: I32, next?: PrefetchRange): void;
+  accumulatePage(k: Kernel, page: PageArgs, scores: I32, state: I32, next?: PrefetchRange): void;
 }
 
 /** Copies one group's queries from a row of all heads, multiplied by a factor. */
@@ -59,38 +70,31 @@ function scaleQueries(
   out: I32,
 ): void {
   const bytes = 4 * headDim * group;
-  const from = k.i32(i32.add(row, i32.mul(head, bytes)));
-  k.for(0, bytes, 16, i => {
-    k.do(v128.store(i32.add(out, i), f32x4.mul(v128.load(i32.add(from, i)), factor)));
-  });
+  const from = k.i32(index(row, bytes, head));
+  mapVectors(k, bytes, from, out, v => f32x4.mul(v, factor));
 }
 
-/** transformQuery(q, qStride, out, rows, scale bits): writes out[row][kv head], `queryBytes` each. */
-export function transformQueries(
-  name: string,
-  shape: AttentionShape,
-  keys: KeyEmitter,
-  scratch: (k: Kernel, thread: I32) => I32,
-): Kernel {
+/** Writes out[row][kv head], `queryBytes` each. `scale` is the bits of an f32. */
+export function transformQueries(name: string, shape: AttentionShape, keys: KeyEmitter, scratch: ThreadScratch) {
   const { kvHeads } = shape;
-  const k = new Kernel(name, Array(8).fill('i32'));
-  const [q, stride, out, rows, scale, chunk, chunks, thread] = k.params.map((_, i) => k.i32Param(i));
-  const scaled = k.i32(scratch(k, thread));
+  const k = new Kernel(chunked(name, 'q', 'qStride', 'out', 'rows', 'scale'));
+  const { q, qStride, out, rows, scale, chunk, chunks, thread } = k.params;
+  const base = scratch(k, thread);
+  const scaled = k.i32(base);
   const factor = k.v128(f32x4.splat(f32.mul(f32.fromBits(scale), f32.const(Math.LOG2E))));
   k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = i32.divU(unit, kvHeads);
-    scaleQueries(k, shape, i32.add(q, i32.mul(row, stride)), head, factor, scaled);
-    keys.transformQuery(k, scaled, head, i32.add(out, i32.mul(unit, keys.queryBytes)));
+    scaleQueries(k, shape, index(q, qStride, row), head, factor, scaled);
+    keys.transformQuery(k, scaled, head, index(out, keys.queryBytes, unit), base);
   });
   return k;
 }
 
 /** The current page of the loop. */
 export interface PageContext {
-  head: I32;
-  keyPage: I32;
-  valuePage: I32;
+  keys: PageArgs;
+  values: PageArgs;
   /** Address of the next key page of the split, or of this one if it is the last. */
   nextKeyPage(): I32;
   rope: I32;
@@ -103,32 +107,34 @@ export interface PageContext {
 }
 
 /**
- * attendPages(queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, pageRope): computes
- * states[row][head][split]. `leaves` is an array of addresses; the first `skip` tokens are masked; `pageRope` has one
- * table per page. `setUp` emits code that runs once per call and returns the emitter of the code per page.
+ * Computes states[row][head][split]. `leaves` is an array of addresses; the first `skip` tokens are masked; `ropeTables`
+ * has one table per page. `setUp` emits code that runs once per call and returns the emitter of the code per page.
  */
 export function pageLoop(
   name: string,
   shape: AttentionShape,
   keys: KeyEmitter,
   values: ValueEmitter,
-  setUp: (k: Kernel, thread: I32, rows: I32) => (page: PageContext) => void,
-): Kernel {
+  threadScratch: ThreadScratch,
+  setUp: (k: Kernel, scratch: I32, rows: I32) => (page: PageContext) => void,
+) {
   const { headDim, group, kvHeads, pageTokens } = shape;
-  const k = new Kernel(name, Array(12).fill('i32'));
-  const [queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, ropeTables, chunk, chunks, thread] =
-    k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(
+    chunked(name, 'queries', 'states', 'leaves', 'keyOffset', 'valueOffset', 'rows', 'pages', 'skip', 'ropeTables'),
+  );
+  const { queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, ropeTables } = k.params;
+  const { chunk, chunks, thread } = k.params;
   const stateStride = stateBytes(values.codedDim);
-  const attendPage = setUp(k, thread, rows);
+  const scratch = threadScratch(k, thread);
+  const attendPage = setUp(k, scratch, rows);
   const splits = k.i32(i32.divU(i32.add(pages, PAGES_PER_SPLIT - 1), PAGES_PER_SPLIT));
-  const leafAddress = (page: I32) => i32.load(i32.add(leaves, i32.mul(page, 4)));
+  const leafAddress = (page: I32) => i32.load(index(leaves, 4, page));
   k.for(chunk, i32.mul(splits, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const split = k.i32(i32.divU(unit, kvHeads));
     const rowHead = (row: I32) => i32.add(i32.mul(row, kvHeads), head);
-    const stateOf = (row: I32) =>
-      i32.add(states, i32.mul(i32.add(i32.mul(rowHead(row), splits), split), group * stateStride));
-    const queryOf = (row: I32) => i32.add(queries, i32.mul(rowHead(row), keys.queryBytes));
+    const stateOf = (row: I32) => index(states, group * stateStride, rowHead(row), [splits, split]);
+    const queryOf = (row: I32) => index(queries, keys.queryBytes, rowHead(row));
     const state = k.i32();
     k.for(0, rows, 1, row => {
       k.set(state, stateOf(row));
@@ -136,17 +142,19 @@ export function pageLoop(
     });
     const first = k.i32(i32.mul(split, PAGES_PER_SPLIT));
     const end = k.i32(i32.add(first, PAGES_PER_SPLIT));
-    k.set(end, i32.select(i32.ltS(end, pages), end, pages));
+    k.set(end, i32.min(end, pages));
     k.for(first, end, 1, page => {
       const leaf = k.i32(leafAddress(page));
       const [keyPage, valuePage] = [k.i32(i32.add(leaf, keyOffset)), k.i32(i32.add(leaf, valueOffset))];
-      const rope = k.i32(i32.add(ropeTables, i32.mul(page, pageRopeBytes(headDim))));
+      const rope = k.i32(index(ropeTables, pageRopeBytes(headDim), page));
       const masked = k.i32(i32.sub(skip, i32.mul(page, pageTokens)));
       const hasNext = i32.ltS(page, i32.sub(end, 1));
       const nextKeyPage = () => k.i32(i32.add(leafAddress(i32.add(page, hasNext)), keyOffset));
-      keys.beginPage(k, keyPage, head);
-      values.beginPage(k, valuePage, head);
-      attendPage({ head, keyPage, valuePage, nextKeyPage, rope, masked, rows, stateOf, queryOf });
+      const keyArgs = { page: keyPage, head, scratch };
+      const valueArgs = { page: valuePage, head, scratch };
+      keys.beginPage(k, keyArgs);
+      values.beginPage(k, valueArgs);
+      attendPage({ keys: keyArgs, values: valueArgs, nextKeyPage, rope, masked, rows, stateOf, queryOf });
     });
   });
   return k;
@@ -160,25 +168,25 @@ export function attendPages(
   shape: AttentionShape,
   keys: KeyEmitter,
   values: ValueEmitter,
-  scratch: (k: Kernel, thread: I32) => I32,
+  threadScratch: ThreadScratch,
   prefetchLayouts?: { keys: PageLayout; values: PageLayout },
-): Kernel {
-  return pageLoop(name, shape, keys, values, (k, thread) => {
-    const scores = k.i32(scratch(k, thread));
+) {
+  return pageLoop(name, shape, keys, values, threadScratch, (k, scratch) => {
+    const scores = k.i32(scratch);
     return page => {
       const blockRange = (layout: PageLayout, address: I32) => ({
-        address: blockAddress(layout, address, page.head),
+        address: blockAddress(layout, { page: address, head: page.keys.head }),
         bytes: layout.blockBytes,
       });
       const nextKeys = prefetchLayouts && blockRange(prefetchLayouts.keys, page.nextKeyPage());
-      const nextValues = prefetchLayouts && blockRange(prefetchLayouts.values, page.valuePage);
+      const nextValues = prefetchLayouts && blockRange(prefetchLayouts.values, page.values.page);
       const state = k.i32();
       k.for(0, page.rows, 1, row => {
         const query = k.i32(page.queryOf(row));
         k.set(state, page.stateOf(row));
-        keys.scorePage(k, page.keyPage, page.head, query, scores, page.rope, nextValues);
+        keys.scorePage(k, page.keys, query, scores, page.rope, nextValues);
         maskFirst(k, scores, shape.group, shape.pageTokens, page.masked);
-        values.accumulatePage(k, page.valuePage, page.head, scores, state, nextKeys);
+        values.accumulatePage(k, page.values, scores, state, nextKeys);
       });
     };
   });
@@ -187,53 +195,35 @@ export function attendPages(
 /** Masks the first `skip` scores of every head. */
 export function maskFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
   const count = k.i32(skip);
-  k.set(count, i32.select(i32.ltS(count, pageTokens), count, pageTokens));
+  k.set(count, i32.min(count, pageTokens));
   k.for(0, count, 1, t => {
     for (let g = 0; g < group; g++) {
-      k.do(f32.store(i32.add(scores, i32.mul(t, 4)), f32.const(MASKED), 4 * g * pageTokens));
+      k.do(f32.store(index(scores, 4, t), f32.const(MASKED), 4 * g * pageTokens));
     }
   });
 }
 
 /**
- * combineSplits(q, qStride, states, pages, sinks, sinkTokens, sinkCount, tail, tailTokens, tailStart, position, out,
- * outStride, rows, scale bits): merges the sinks, the states of the pages after the inverse transform, and the tail;
- * then writes the output. `sinks` are the layer's keys, `size` bytes per value; its values follow them. `tail` is a table of
- * the addresses of the same in the blocks of the tail.
+ * Merges the sinks, the states of the pages after the inverse transform, and the tail; then writes the output. `sinks` are
+ * the layer's keys, `size` bytes per value; its values follow them. `tail` is a table of the addresses of the same in the
+ * blocks of the tail. `scale` is the bits of an f32.
  */
 export function combineSplits(
   name: string,
   shape: AttentionShape,
   values: PageLayout,
   tables: CodecTables,
-  scratch: (k: Kernel, thread: I32) => I32,
+  scratch: ThreadScratch,
   size: 2 | 4,
-): Kernel {
+) {
   const { headDim, group, kvHeads, pageTokens } = shape;
   const blockTokens = tailBlockTokens(pageTokens);
   const { codedDim } = values;
-  const k = new Kernel(name, Array(18).fill('i32'));
-  const [
-    q,
-    qStride,
-    states,
-    pages,
-    sinks,
-    sinkTokens,
-    sinkCount,
-    tail,
-    tailTokens,
-    tailStart,
-    position,
-    out,
-    outStride,
-    rows,
-    scale,
-    chunk,
-    chunks,
-    thread,
-  ] = k.params.map((_, i) => k.i32Param(i));
-  const rowShape = { size, dims: headDim, heads: group, relaxed: shape.relaxed } as const;
+  const sources = ['states', 'pages', 'sinks', 'sinkTokens', 'sinkCount', 'tail', 'tailTokens', 'tailStart'] as const;
+  const k = new Kernel(chunked(name, 'q', 'qStride', ...sources, 'position', 'out', 'outStride', 'rows', 'scale'));
+  const { states, pages, sinks, sinkTokens, sinkCount, tail, tailTokens, tailStart } = k.params;
+  const { q, qStride, position, out, outStride, rows, scale, chunk, chunks, thread } = k.params;
+  const rowShape = { size, dims: headDim, heads: group, stride: pageTokens, relaxed: shape.relaxed };
   const stride = stateBytes(headDim);
   const codedStride = stateBytes(codedDim);
   // The thread's scratch: queries, scores of a page, states, and one state after the inverse transform.
@@ -247,10 +237,9 @@ export function combineSplits(
   k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = k.i32(i32.divU(unit, kvHeads));
-    scaleQueries(k, shape, i32.add(q, i32.mul(row, qStride)), head, factor, queries);
+    scaleQueries(k, shape, index(q, qStride, row), head, factor, queries);
     for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
 
-    const min = (a: I32, b: I32) => i32.select(i32.ltS(a, b), a, b);
     /** Keys or values of the head, in a block of `capacity` tokens. */
     const headOffset = (side: 0 | 1, capacity: I32) =>
       i32.mul(i32.mul(i32.add(head, side * kvHeads), capacity), headDim * size);
@@ -259,25 +248,25 @@ export function combineSplits(
       first: I32,
       count: I32,
       capacity: I32,
-      rowsAt: (side: 0 | 1, index: I32, count: I32) => RowSpans,
+      rowsAt: (side: 0 | 1, start: I32, count: I32) => RowSpans,
     ) => {
-      const [index, left] = [k.i32(first), k.i32(count)];
+      const [start, left] = [k.i32(first), k.i32(count)];
       k.while(i32.gtS(left, 0), () => {
-        const n = k.i32(min(left, pageTokens));
-        k.set(n, min(n, i32.sub(capacity, index)));
-        const [keys, values] = [rowsAt(0, index, n), rowsAt(1, index, n)];
-        attendRows(k, rowShape, keys, values, n, queries, scores, pageTokens, state);
-        k.set(index, i32.remU(i32.add(index, n), capacity));
+        const n = k.i32(i32.min(left, pageTokens));
+        k.set(n, i32.min(n, i32.sub(capacity, start)));
+        const [keys, values] = [rowsAt(0, start, n), rowsAt(1, start, n)];
+        attendRows(k, rowShape, keys, values, n, queries, scores, state);
+        k.set(start, i32.remU(i32.add(start, n), capacity));
         k.set(left, i32.sub(left, n));
       });
     };
-    attendUnsealed(0, sinkCount, sinkTokens, (side, index, n) => {
+    attendUnsealed(0, sinkCount, sinkTokens, (side, start, n) => {
       const rows = i32.add(sinks, headOffset(side, sinkTokens));
-      return contiguous(k.i32(i32.add(rows, i32.mul(index, headDim * size))), n);
+      return contiguous(k.i32(index(rows, headDim * size, start)), n);
     });
 
     k.if(splits, () => {
-      const first = k.i32(i32.add(states, i32.mul(i32.mul(unit, splits), group * codedStride)));
+      const first = k.i32(index(states, group * codedStride, i32.mul(unit, splits)));
       for (let g = 0; g < group; g++) {
         const target = k.i32(i32.add(first, g * codedStride));
         const splitStride = group * codedStride;
@@ -296,14 +285,14 @@ export function combineSplits(
     });
 
     const tokens = k.i32(i32.sub(i32.add(i32.add(position, row), 1), tailStart));
-    attendUnsealed(i32.remU(tailStart, tailTokens), tokens, tailTokens, (side, index, n) => {
+    attendUnsealed(i32.remU(tailStart, tailTokens), tokens, tailTokens, (side, start, n) => {
       const offset = k.i32(headOffset(side, blockTokens));
       // Pages, and so `tailStart`, begin with a block.
-      const firstBlock = k.i32(i32.add(tail, i32.mul(i32.divU(index, blockTokens), 4)));
+      const firstBlock = k.i32(index(tail, 4, i32.divU(start, blockTokens)));
       return emit => {
         const [block, left] = [k.i32(firstBlock), k.i32(n)];
         k.while(i32.gtS(left, 0), () => {
-          emit(i32.add(i32.load(block), offset), k.i32(min(left, blockTokens)));
+          emit(i32.add(i32.load(block), offset), k.i32(i32.min(left, blockTokens)));
           k.increment(block, 4);
           k.set(left, i32.sub(left, blockTokens));
         });
@@ -313,9 +302,7 @@ export function combineSplits(
     for (let g = 0; g < group; g++) {
       const from = k.i32(i32.add(state, g * stride));
       const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), f32.load(from, 4))));
-      const to = k.i32(
-        i32.add(i32.add(out, i32.mul(row, outStride)), i32.mul(i32.add(i32.mul(head, group), g), 4 * headDim)),
-      );
+      const to = k.i32(index(index(out, outStride, row), 4 * headDim, head, [group, g]));
       k.for(0, 4 * headDim, 16, i => {
         k.do(v128.store(i32.add(to, i), f32x4.mul(v128.load(i32.add(from, i), STATE_HEADER), inverse)));
       });

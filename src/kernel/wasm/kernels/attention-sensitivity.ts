@@ -3,8 +3,8 @@
  * calibration weights its samples with them. Keys and values are in blocks, [block][dim][16 tokens]; arrays with one
  * value per token are padded to whole blocks. dims is a multiple of 4.
  */
-import { f32, f32x4, type I32, i32, type Local, v128 } from '../emit.ts';
-import { Kernel, moduleBytes } from '../module.ts';
+import { f32, f32x4, type I32, i32, index, type Local, v128 } from '../emit.ts';
+import { Kernel, signature } from '../module.ts';
 import { horizontalSums } from '../ops.ts';
 import { clearState, MASKED, onlineSoftmax, stateBytes } from './online-softmax.ts';
 
@@ -34,9 +34,8 @@ function forEachBlockDots(
       const fourDims = k.i32(i32.add(vectorAddress, d));
       for (const n of VECTORS) {
         k.set(x, v128.load32Splat(fourDims, 4 * n));
-        dots.forEach((dot, i) => {
+        for (const [i, dot] of dots.entries())
           k.set(dot, f32x4.add(dot, f32x4.mul(x, v128.load(at, 4 * TOKEN_BLOCK * n + 16 * i))));
-        });
       }
       k.increment(at, 4 * 4 * TOKEN_BLOCK);
     });
@@ -44,21 +43,16 @@ function forEachBlockDots(
   });
 }
 
-/**
- * attend(query, keys, values, count, p, output, state): p = softmax (base 2) of the query's dots with the first `count`
- * keys, output = the sum of p[n] values[n].
- */
-function attendKernel(dims: number): Kernel {
-  const k = new Kernel('attend', Array(7).fill('i32'));
-  const [query, keys, values, count, p, output, state] = k.params.map((_, i) => k.i32Param(i));
+/** p = softmax (base 2) of the query's dots with the first `count` keys, output = the sum of p[n] values[n]. */
+function attend(dims: number) {
+  const k = new Kernel(signature('attend', 'query', 'keys', 'values', 'count', 'p', 'output', 'state'));
+  const { query, keys, values, count, p, output, state } = k.params;
   const padded = k.i32(i32.and(i32.add(count, TOKEN_BLOCK - 1), -TOKEN_BLOCK));
   forEachBlockDots(k, dims, keys, padded, query, (dots, offset) => {
     const to = k.i32(i32.add(p, offset));
-    dots.forEach((dot, i) => {
-      k.do(v128.store(to, dot, 16 * i));
-    });
+    for (const [i, dot] of dots.entries()) k.do(v128.store(to, dot, 16 * i));
   });
-  k.for(count, padded, 1, n => k.do(f32.store(i32.add(p, i32.mul(n, 4)), f32.const(MASKED))));
+  k.for(count, padded, 1, n => k.do(f32.store(index(p, 4, n), f32.const(MASKED))));
   clearState(k, state, 0);
   onlineSoftmax(k, p, padded, state, false);
   const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), f32.load(state, 4))));
@@ -71,14 +65,13 @@ function attendKernel(dims: number): Kernel {
   const weight = k.v128();
   k.for(0, 4 * dims, 16, d => {
     for (const sum of sums) k.set(sum, v128.zero);
-    const value = k.i32(i32.add(values, i32.mul(d, TOKEN_BLOCK)));
+    const value = k.i32(index(values, TOKEN_BLOCK, d));
     k.for(0, i32.mul(padded, 4), 4 * TOKEN_BLOCK, i => {
       const from = k.i32(i32.add(p, i));
       for (const n of VECTORS) {
         k.set(weight, v128.load(from, 16 * n));
-        sums.forEach((sum, dim) => {
+        for (const [dim, sum] of sums.entries())
           k.set(sum, f32x4.add(sum, f32x4.mul(weight, v128.load(value, 4 * TOKEN_BLOCK * dim + 16 * n))));
-        });
       }
       k.increment(value, 4 * TOKEN_BLOCK * dims);
     });
@@ -87,35 +80,34 @@ function attendKernel(dims: number): Kernel {
   return k;
 }
 
-/** quadraticForm(values, count, gram, forms): forms[n] += v^T G v of each value v. */
-function quadraticFormKernel(dims: number): Kernel {
-  const k = new Kernel('quadraticForm', Array(4).fill('i32'));
-  const [values, count, gram, forms] = k.params.map((_, i) => k.i32Param(i));
+/** forms[n] += v^T G v of each value v. */
+function quadraticForm(dims: number) {
+  const k = new Kernel(signature('quadraticForm', 'values', 'count', 'gram', 'forms'));
+  const { values, count, gram, forms } = k.params;
   k.for(0, dims, 1, row => {
-    forEachBlockDots(k, dims, values, count, i32.add(gram, i32.mul(row, 4 * dims)), (dots, offset, block) => {
-      const rowValues = k.i32(i32.add(block, i32.mul(row, 4 * TOKEN_BLOCK)));
+    forEachBlockDots(k, dims, values, count, index(gram, 4 * dims, row), (dots, offset, block) => {
+      const rowValues = k.i32(index(block, 4 * TOKEN_BLOCK, row));
       const to = k.i32(i32.add(forms, offset));
-      dots.forEach((dot, i) => {
+      for (const [i, dot] of dots.entries())
         k.do(v128.store(to, f32x4.add(v128.load(to, 16 * i), f32x4.mul(dot, v128.load(rowValues, 16 * i))), 16 * i));
-      });
     });
   });
   return k;
 }
 
 /**
- * errorWeights(values, count, p, forms, gramOutput, outputForm, keySums, valueSums): replaces each token's p by
- * w = p^2 |v - output|^2 in the metric of the Gram matrix G. gramOutput is G output, outputForm is output^T G output.
- * keySums += w, valueSums += p^2.
+ * Replaces each token's p by w = p^2 |v - output|^2 in the metric of the Gram matrix G. gramOutput is G output,
+ * outputForm the bits of output^T G output. keySums += w, valueSums += p^2.
  */
-function errorWeightsKernel(dims: number): Kernel {
-  const k = new Kernel('errorWeights', ['i32', 'i32', 'i32', 'i32', 'i32', 'f32', 'i32', 'i32']);
-  const [values, count, p, forms, gramOutput] = [0, 1, 2, 3, 4].map(i => k.i32Param(i));
-  const outputForm = k.v128(f32x4.splat(k.f32Param(5)));
-  const sums = [6, 7].map(i => k.i32Param(i));
+function errorWeights(dims: number) {
+  const k = new Kernel(
+    signature('errorWeights', 'values', 'count', 'p', 'forms', 'gramOutput', 'outputForm', 'keySums', 'valueSums'),
+  );
+  const { values, count, p, forms, gramOutput, keySums, valueSums } = k.params;
+  const outputForm = k.v128(f32x4.splat(f32.fromBits(k.params.outputForm)));
   const [square, w] = [k.v128(), k.v128()];
   forEachBlockDots(k, dims, values, count, gramOutput, (dots, offset) => {
-    const [pAt, form, keySum, valueSum] = [p, forms, ...sums].map(base => k.i32(i32.add(base, offset)));
+    const [pAt, form, keySum, valueSum] = [p, forms, keySums, valueSums].map(base => k.i32(i32.add(base, offset)));
     dots.forEach((dot, i) => {
       const at = 16 * i;
       k.set(square, f32x4.mul(v128.load(pAt, at), v128.load(pAt, at)));
@@ -129,11 +121,12 @@ function errorWeightsKernel(dims: number): Kernel {
   return k;
 }
 
-/** addOuterProduct(sum, x, weight): sum[i][j] += weight x[i] x[j]. */
-function addOuterProductKernel(dims: number): Kernel {
-  const k = new Kernel('addOuterProduct', ['i32', 'i32', 'f32']);
-  const [to, x] = [k.i32(k.i32Param(0)), k.i32Param(1)];
-  const weight = k.v128(f32x4.splat(k.f32Param(2)));
+/** sum[i][j] += weight x[i] x[j]. `weight` is the bits of an f32. */
+function addOuterProduct(dims: number) {
+  const k = new Kernel(signature('addOuterProduct', 'sum', 'x', 'weight'));
+  const { x } = k.params;
+  const to = k.i32(k.params.sum);
+  const weight = k.v128(f32x4.splat(f32.fromBits(k.params.weight)));
   const [row, sum] = [k.v128(), k.i32()];
   k.for(0, 4 * dims, 4, i => {
     k.set(row, f32x4.mul(weight, v128.load32Splat(i32.add(x, i))));
@@ -146,12 +139,9 @@ function addOuterProductKernel(dims: number): Kernel {
   return k;
 }
 
-export function attentionSensitivityModule(
-  dims: number,
-  memory: { maxPages: number; shared: boolean },
-): Uint8Array<ArrayBuffer> {
-  return moduleBytes(
-    [attendKernel(dims), quadraticFormKernel(dims), errorWeightsKernel(dims), addOuterProductKernel(dims)],
-    memory,
-  );
-}
+export const sensitivityKernels = (dims: number) => ({
+  attend: attend(dims),
+  quadraticForm: quadraticForm(dims),
+  errorWeights: errorWeights(dims),
+  addOuterProduct: addOuterProduct(dims),
+});

@@ -24,9 +24,8 @@ export function packKeyBlocks(k: Kernel, tokens: number, dims: number, rows: I32
     k.for(0, dims, 4, () => {
       for (let half = 0; half < 2; half++) {
         const four = [0, 1, 2, 3].map(t => k.v128(v128.load(from, 4 * dims * (4 * half + t))));
-        transpose4x4(k, four).forEach((vector, d) => {
+        for (const [d, vector] of transpose4x4(k, four).entries())
           k.do(v128.store(to, vector, BLOCK_ROW * d + 16 * half));
-        });
       }
       k.increment(from, 16);
       k.increment(to, 4 * BLOCK_ROW);
@@ -62,11 +61,8 @@ function accumulate(
   k.for(0, iterations, 1, () => {
     const vectors = [0, 1].map(v => k.v128(v128.load(block, 16 * v)));
     const splats = sums.map((_, q) => k.v128(v128.load32Splat(query, queries.stride * q)));
-    sums.forEach((row, q) => {
-      row.forEach((sum, v) => {
-        k.set(sum, madd(vectors[v], splats[q], sum));
-      });
-    });
+    for (const [q, row] of sums.entries())
+      for (const [v, sum] of row.entries()) k.set(sum, madd(vectors[v], splats[q], sum));
     k.increment(block, page.step);
     k.increment(query, queries.step);
   });
@@ -94,11 +90,7 @@ export function scoreTiles(
     const [query, score] = [k.i32(queries), k.i32(column)];
     k.for(0, count, TILE_QUERIES, () => {
       const forEachSum = (visit: (sum: V128, q: number, v: number) => void) => {
-        sums.forEach((row, q) => {
-          row.forEach((sum, v) => {
-            visit(sum, q, v);
-          });
-        });
+        for (const [q, row] of sums.entries()) for (const [v, sum] of row.entries()) visit(sum, q, v);
       };
       const sumLane = (lane: number) => {
         for (const sum of sums.flat()) k.set(sum, v128.zero);
@@ -149,17 +141,13 @@ export function sumTiles(
       const states = sums.map((_, q) => k.i32(i32.add(i32.load(entry, 8 * q), first)));
       sums.forEach((row, q) => {
         const correction = k.v128(v128.load32Splat(entry, 8 * q + 4));
-        row.forEach((sum, v) => {
+        for (const [v, sum] of row.entries())
           k.set(sum, f32x4.mul(v128.load(states[q], STATE_HEADER + 16 * v), correction));
-        });
       });
       const page = { from: block, step: BLOCK_ROW };
       accumulate(k, relaxed, tokens, page, { from: weight, step: 4, stride: 4 * tokens }, sums);
-      sums.forEach((row, q) => {
-        row.forEach((sum, v) => {
-          k.do(v128.store(states[q], sum, STATE_HEADER + 16 * v));
-        });
-      });
+      for (const [q, row] of sums.entries())
+        for (const [v, sum] of row.entries()) k.do(v128.store(states[q], sum, STATE_HEADER + 16 * v));
       k.increment(entry, 8 * TILE_QUERIES);
       k.increment(weight, 4 * tokens * TILE_QUERIES);
     });

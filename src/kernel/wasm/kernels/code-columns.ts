@@ -1,15 +1,11 @@
 /** Reads columns of codes of up to 4 bits, 16 tokens per vector. codec/pack.ts defines the layout. */
 import type { CodeGrid } from '../../page-layout.ts';
-import { type I32, i8x16, i16x8, i32, type Local, type V128, v128 } from '../emit.ts';
+import { type Plane, planesOf } from '../code-grid.ts';
+import { type I32, i8x16, i16x8, i32, index, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { toOffsetBinary } from './code-rows.ts';
 
-interface Plane {
-  width: number;
-  /** Position of its bits in a code. */
-  shift: number;
-  /** Offset of its first byte in the head's block. */
-  offset: number;
+interface ColumnPlane extends Plane {
   /** Bytes from one vector of a column to the next. */
   stripBytes: number;
 }
@@ -24,28 +20,17 @@ export interface CodeColumns {
   dims: 1 | 2;
   /** The smallest number of tokens that fills whole vectors of every plane. */
   span: number;
-  planes: Plane[];
+  planes: ColumnPlane[];
 }
 
 /** The columns of a grid; undefined if they are not whole vectors. */
-export function codeColumns(
-  { bits, order, offset }: CodeGrid,
-  tokens: number,
-  headDim: number,
-): CodeColumns | undefined {
-  if (order === 'rows' || bits > 4) return undefined;
-  const dims = order === 'pairs' ? 2 : 1;
+export function codeColumns(grid: CodeGrid, tokens: number, headDim: number): CodeColumns | undefined {
+  if (grid.order === 'rows' || grid.bits > 4) return undefined;
+  const dims = grid.order === 'pairs' ? 2 : 1;
   const count = headDim / dims;
-  const planes: Plane[] = [];
-  let planeOffset = offset;
-  let shift = 0;
-  for (const width of order === 'pairs' ? [4] : [4, 2, 1].filter(w => bits & w)) {
-    const lineBytes = (tokens * width) / 8;
-    if (lineBytes % VECTOR_BYTES !== 0) return undefined;
-    planes.push({ width, shift, offset: planeOffset, stripBytes: count * VECTOR_BYTES });
-    planeOffset += count * lineBytes;
-    shift += width;
-  }
+  const stripBytes = count * VECTOR_BYTES;
+  const planes = planesOf({ ...grid, tokens, dims: headDim }).map(plane => ({ ...plane, stripBytes }));
+  if (planes.some(({ width }) => ((tokens * width) / 8) % VECTOR_BYTES !== 0)) return undefined;
   return { count, dims, span: Math.max(...planes.map(({ width }) => 128 / width)), planes };
 }
 
@@ -88,9 +73,9 @@ export function columnAddresses(
   column: I32,
   token: I32,
 ): Local<'i32'>[] {
-  return planes.map(plane => k.i32(i32.add(spanAddress(plane, block, token), i32.mul(column, VECTOR_BYTES))));
+  return planes.map(plane => k.i32(index(spanAddress(plane, block, token), VECTOR_BYTES, column)));
 }
 
 /** Address of the first column's codes from `token` on (a multiple of the span). */
-export const spanAddress = ({ offset, width, stripBytes }: Plane, block: I32, token: I32): I32 =>
-  i32.add(i32.add(block, offset), i32.mul(i32.divU(i32.mul(token, width), 8 * VECTOR_BYTES), stripBytes));
+export const spanAddress = ({ offset, width, stripBytes }: ColumnPlane, block: I32, token: I32): I32 =>
+  index(i32.add(block, offset), stripBytes, i32.divU(i32.mul(token, width), 8 * VECTOR_BYTES));

@@ -1,40 +1,32 @@
 /** Reads rows of codes as vectors of bytes, 16 dims each. codec/pack.ts defines the layout. */
 import type { CodeGrid } from '../../page-layout.ts';
-import { type I32, i8x16, i16x8, i32, type Local, type V128, v128 } from '../emit.ts';
+import { type Plane, planesOf } from '../code-grid.ts';
+import { type I32, i8x16, i16x8, i32, index, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 
-interface Plane {
-  width: number;
-  /** Position of its bits in a code. */
-  shift: number;
-  /** Offset of its first byte in the head's block. */
-  offset: number;
+interface RowPlane extends Plane {
   /** Bytes per block; blocks of 8 bytes are loaded into both halves of a vector. */
   blockBytes: number;
   /** Bytes from one block of a row to its next. Tokens t and t + 1 are a quarter of it apart, t and t + 4 one block. */
   stripBytes: number;
 }
 
-export type CodeRows = readonly Plane[];
+export type CodeRows = readonly RowPlane[];
 
 /** The planes of a grid of rows of 2 to 4 bits; undefined if blocks are smaller than 8 bytes. */
-export function codeRows({ bits, order, offset }: CodeGrid, tokens: number, headDim: number): CodeRows | undefined {
-  if (order !== 'rows' || bits < 2 || bits > 4 || headDim % 16 !== 0) return undefined;
-  const planes: Plane[] = [];
-  let [planeOffset, shift] = [offset, 0];
-  for (const width of [4, 2, 1].filter(w => bits & w)) {
-    const rowBytes = (headDim * width) / 8;
+export function codeRows(grid: CodeGrid, tokens: number, headDim: number): CodeRows | undefined {
+  if (grid.order !== 'rows' || grid.bits < 2 || grid.bits > 4 || headDim % 16 !== 0) return undefined;
+  const planes = planesOf({ ...grid, tokens, dims: headDim }).map(plane => {
+    const rowBytes = (headDim * plane.width) / 8;
     const blockBytes = Math.min(16, rowBytes & -rowBytes);
-    planes.push({ width, shift, offset: planeOffset, blockBytes, stripBytes: blockBytes * tokens });
-    planeOffset += tokens * rowBytes;
-    shift += width;
-  }
+    return { ...plane, blockBytes, stripBytes: blockBytes * tokens };
+  });
   return planes.every(({ blockBytes }) => blockBytes >= 8) ? planes : undefined;
 }
 
 /** One address per plane, of the first of four tokens. */
 export const rowAddresses = (k: Kernel, rows: CodeRows, block: I32, token: I32): Local<'i32'>[] =>
-  rows.map(({ offset, blockBytes }) => k.i32(i32.add(i32.add(block, offset), i32.mul(token, blockBytes / 4))));
+  rows.map(({ offset, blockBytes }) => k.i32(index(i32.add(block, offset), blockBytes / 4, token)));
 
 /**
  * Codes of token `r` of the four at the addresses: `vectors` vectors of 16 dims from vector `first` on. Two's

@@ -1,11 +1,19 @@
 /** The WASM module of one pair of codecs: seal pages, transform queries, attend pages, combine splits. */
 import type { PageLayout } from '../../page-layout.ts';
-import { type I32, i32 } from '../emit.ts';
-import { type Kernel, moduleBytes } from '../module.ts';
+import { index } from '../emit.ts';
+import { fieldOffsets } from '../fields.ts';
+import { moduleBytes } from '../module.ts';
 import { additiveKeyScratch, additiveKeys } from './additive-keys.ts';
 import { additiveValueScratch, additiveValues } from './additive-values.ts';
 import { affineValueScratch, affineValues } from './affine-values.ts';
-import { type AttentionShape, attendPages, combineSplits, combineSplitsScratch, transformQueries } from './attend.ts';
+import {
+  type AttentionShape,
+  attendPages,
+  combineSplits,
+  combineSplitsScratch,
+  type ThreadScratch,
+  transformQueries,
+} from './attend.ts';
 import { attendPagesTiled, fitsTiles, tiledScratch } from './attend-tiled.ts';
 import { columnSumScratch } from './column-sums.ts';
 import { type CodecTables, dequantizePage } from './dequantize-page.ts';
@@ -16,55 +24,40 @@ import { levelValueScratch, levelValues } from './level-values.ts';
 import { lookupTableKeyScratch, lookupTableKeys } from './lookup-table-keys.ts';
 import { sealPage, sealScratch } from './seal.ts';
 
-export interface CodecModule {
-  bytes: Uint8Array<ArrayBuffer>;
-  /** Kernel names. */
-  sealKeys: string;
-  sealValues: string;
-  transformQuery: string;
-  attendPages: string;
-  combineSplits: string;
-  /** For many rows: f16 pages are converted to f32 once for all of them; sinks and tail must be f32. */
-  attendPagesMultiRow: string;
-  combineSplitsMultiRow: string;
-  /** Bytes of one row's transformed queries for one KV head. */
-  queryBytes: number;
-}
+/** The module's bytes, and the signatures of its kernels. */
+export type CodecModule = ReturnType<typeof codecModule>;
 
 export interface CodecSide {
   layout: PageLayout;
   tables: CodecTables;
 }
 
-/**
- * Offsets in a thread's scratch while it attends: scores, int8 queries, quantized probabilities, two bytes per code of
- * a page, keys and values of a page as floats, page-relative queries, and the scratch for many rows. Other kernels use
- * their own layout.
- */
+/** Offsets in a thread's scratch while it attends. Other kernels use their own layout. */
 function scratchLayout(shape: AttentionShape, keys: PageLayout, values: PageLayout) {
   const { group, pageTokens, headDim } = shape;
   const maxDim = Math.max(keys.codedDim, values.codedDim);
-  const quantizedKeys = 4 * group * pageTokens;
-  const probabilities = quantizedKeys + Math.max(int8DotKeyScratch(shape), lookupTableKeyScratch(keys, shape).score);
   const columnValues = columnSumScratch(shape) + Math.max(levelValueScratch(shape), affineValueScratch(values, shape));
-  const codes = probabilities + Math.max(columnValues, additiveValueScratch(values, shape));
-  const keyTile = codes + 2 * pageTokens * maxDim;
-  const valueTile = keyTile + 4 * pageTokens * maxDim;
-  const relativeQueries = valueTile + 4 * pageTokens * maxDim;
-  const multiRow =
-    relativeQueries +
-    16 * Math.ceil(Math.max(pageRelativeQueryBytes(keys, shape), additiveKeyScratch(keys, shape)) / 16);
-  const end = multiRow + tiledScratch(shape, keys.codedDim, values.codedDim);
+  const relativeQueries = Math.max(pageRelativeQueryBytes(keys, shape), additiveKeyScratch(keys, shape));
+  const attending = fieldOffsets({
+    scores: 4 * group * pageTokens,
+    quantizedKeys: Math.max(int8DotKeyScratch(shape), lookupTableKeyScratch(keys, shape).score),
+    probabilities: Math.max(columnValues, additiveValueScratch(values, shape)),
+    codes: 2 * pageTokens * maxDim,
+    keyTile: 4 * pageTokens * maxDim,
+    valueTile: 4 * pageTokens * maxDim,
+    relativeQueries: 16 * Math.ceil(relativeQueries / 16),
+    multiRow: tiledScratch(shape, keys.codedDim, values.codedDim),
+  });
   // In transformQuery: the scaled queries, then one or all of them after the transform.
   const transformed = 4 * group * headDim;
   const bytes = Math.max(
-    end,
+    attending.bytes,
     transformed + 4 * headDim,
     transformed + lookupTableKeyScratch(keys, shape).transform,
     combineSplitsScratch(shape),
     sealScratch(shape),
   );
-  return { quantizedKeys, probabilities, codes, keyTile, valueTile, relativeQueries, multiRow, transformed, bytes };
+  return { ...attending, transformed, bytes };
 }
 
 export const codecScratch = (shape: AttentionShape, keys: PageLayout, values: PageLayout): number =>
@@ -77,76 +70,73 @@ export function codecModule(
   values: CodecSide,
   scratch: { address: number; stride: number },
   memory: { maxPages: number; shared: boolean },
-): CodecModule {
+) {
   const offsets = scratchLayout(shape, keys.layout, values.layout);
-  // Address of the thread's scratch in the kernel that is being emitted.
-  let base: I32 = 0;
-  const threadScratch = (k: Kernel, thread: I32): I32 => {
-    base = k.i32(i32.add(scratch.address, i32.mul(thread, scratch.stride)));
-    return base;
-  };
-  const at = (offset: number) => () => i32.add(base, offset);
-  const buffers = (floats: number) => ({ codes: at(offsets.codes), floats: at(floats) });
-  const [DEQUANTIZE_KEYS, DEQUANTIZE_VALUES] = [0, 1];
+  const name = (kernel: string) => `${kernel}:${id}`;
+  const threadScratch: ThreadScratch = (k, thread) => k.i32(index(scratch.address, scratch.stride, thread));
+  // The first kernels of the module, which the others call by index.
+  const dequantizeKeys = dequantizePage(name('dequantizeKeys'), keys.layout, shape, keys.tables);
+  const dequantizeValues = dequantizePage(name('dequantizeValues'), values.layout, shape, values.tables);
   const floatKeys = dequantizedKeys(
     keys.layout,
     shape,
     keys.tables,
-    DEQUANTIZE_KEYS,
-    buffers(offsets.keyTile),
-    at(offsets.relativeQueries),
+    { index: 0, ...dequantizeKeys.signature },
+    { codes: offsets.codes, floats: offsets.keyTile },
+    offsets.relativeQueries,
   );
-  const floatValues = dequantizedValues(values.layout, shape, DEQUANTIZE_VALUES, buffers(offsets.valueTile));
+  const floatValues = dequantizedValues(
+    values.layout,
+    shape,
+    { index: 1, ...dequantizeValues.signature },
+    { codes: offsets.codes, floats: offsets.valueTile },
+  );
   // The specialized key loops need one rotation for all heads and pages.
   const oneRotation = keys.layout.encodeMatrix === undefined;
   const keyEmitter =
     f16Keys(keys.layout, shape, floatKeys) ??
-    (oneRotation ? int8DotKeys(keys.layout, shape, keys.tables, at(offsets.quantizedKeys)) : undefined) ??
+    (oneRotation ? int8DotKeys(keys.layout, shape, keys.tables, offsets.quantizedKeys) : undefined) ??
     (oneRotation
-      ? lookupTableKeys(keys.layout, shape, keys.tables, at(offsets.transformed), at(offsets.quantizedKeys))
+      ? lookupTableKeys(keys.layout, shape, keys.tables, offsets.transformed, offsets.quantizedKeys)
       : undefined) ??
-    additiveKeys(keys.layout, shape, keys.tables, at(offsets.relativeQueries)) ??
+    additiveKeys(keys.layout, shape, keys.tables, offsets.relativeQueries) ??
     floatKeys;
   const valueEmitter =
     f16Values(values.layout, shape, floatValues) ??
-    affineValues(values.layout, shape, at(offsets.probabilities)) ??
-    levelValues(values.layout, shape, at(offsets.probabilities)) ??
-    additiveValues(values.layout, shape, values.tables, at(offsets.probabilities)) ??
+    affineValues(values.layout, shape, offsets.probabilities) ??
+    levelValues(values.layout, shape, offsets.probabilities) ??
+    additiveValues(values.layout, shape, values.tables, offsets.probabilities) ??
     floatValues;
   const isF16 = ({ layout }: CodecSide) => layout.encoding.kind === 'f16';
   const multiRowKeys = isF16(keys) ? floatKeys : keyEmitter;
   const multiRowValues = isF16(values) ? floatValues : valueEmitter;
-  const name = (kernel: string) => `${kernel}:${id}`;
   const allFloats = multiRowKeys === floatKeys && multiRowValues === floatValues && fitsTiles(shape);
-  const attendPagesMultiRow = allFloats
-    ? attendPagesTiled(name('attendPagesMultiRow'), shape, floatKeys, floatValues, (k, thread) => {
-        const oneRow = threadScratch(k, thread);
-        return { oneRow, multiRow: k.i32(i32.add(oneRow, offsets.multiRow)) };
-      })
-    : attendPages(name('attendPagesMultiRow'), shape, multiRowKeys, multiRowValues, threadScratch);
-  const kernels = [
-    dequantizePage(name('dequantizeKeys'), keys.layout, shape, keys.tables),
-    dequantizePage(name('dequantizeValues'), values.layout, shape, values.tables),
-    transformQueries(name('transformQuery'), shape, keyEmitter, threadScratch),
-    attendPages(name('attendPages'), shape, keyEmitter, valueEmitter, threadScratch, {
-      keys: keys.layout,
-      values: values.layout,
-    }),
-    attendPagesMultiRow,
-    combineSplits(name('combineSplits'), shape, values.layout, values.tables, threadScratch, 2),
-    combineSplits(name('combineSplitsMultiRow'), shape, values.layout, values.tables, threadScratch, 4),
-    sealPage(name('sealKeys'), keys.layout, shape, keys.tables, threadScratch),
-    sealPage(name('sealValues'), values.layout, shape, values.tables, threadScratch),
-  ];
+  const multiRowName = name('attendPagesMultiRow');
+  const attendMultiRow = allFloats
+    ? attendPagesTiled(multiRowName, shape, floatKeys, floatValues, threadScratch, offsets.multiRow)
+    : attendPages(multiRowName, shape, multiRowKeys, multiRowValues, threadScratch);
+  const { layout, tables } = values;
+  const transformQuery = transformQueries(name('transformQuery'), shape, keyEmitter, threadScratch);
+  const attend = attendPages(name('attendPages'), shape, keyEmitter, valueEmitter, threadScratch, {
+    keys: keys.layout,
+    values: layout,
+  });
+  const combine = combineSplits(name('combineSplits'), shape, layout, tables, threadScratch, 2);
+  const combineMultiRow = combineSplits(name('combineSplitsMultiRow'), shape, layout, tables, threadScratch, 4);
+  const sealKeys = sealPage(name('sealKeys'), keys.layout, shape, keys.tables, threadScratch);
+  const sealValues = sealPage(name('sealValues'), layout, shape, tables, threadScratch);
+  const attention = [transformQuery, attend, attendMultiRow, combine, combineMultiRow];
   return {
-    bytes: moduleBytes(kernels, memory),
-    sealKeys: name('sealKeys'),
-    sealValues: name('sealValues'),
-    transformQuery: name('transformQuery'),
-    attendPages: name('attendPages'),
-    combineSplits: name('combineSplits'),
-    attendPagesMultiRow: name('attendPagesMultiRow'),
-    combineSplitsMultiRow: name('combineSplitsMultiRow'),
+    bytes: moduleBytes([dequantizeKeys, dequantizeValues, ...attention, sealKeys, sealValues], memory),
+    sealKeys: sealKeys.signature,
+    sealValues: sealValues.signature,
+    transformQuery: transformQuery.signature,
+    attendPages: attend.signature,
+    combineSplits: combine.signature,
+    /** For many rows: f16 pages are converted to f32 once for all of them; sinks and tail must be f32. */
+    attendPagesMultiRow: attendMultiRow.signature,
+    combineSplitsMultiRow: combineMultiRow.signature,
+    /** Bytes of one row's transformed queries for one KV head. */
     queryBytes: keyEmitter.queryBytes,
   };
 }

@@ -4,14 +4,11 @@
  */
 import { f32x4, type I32, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { addDotInt8, dotSumsI32, hoist, horizontalSumsI32 } from '../ops.ts';
+import { addDotInt8, dotSumsI32, HEADS_PER_PASS, hoist, horizontalSumsI32, MAX_INT16 } from '../ops.ts';
 import type { AttentionShape } from './attend.ts';
 import { type CodeColumns, columnAddresses, spanCodes } from './code-columns.ts';
 import { STATE_HEADER, stateBytes } from './online-softmax.ts';
 import { EXPONENTIATE_SCRATCH, MAX_PROBABILITY, type SumLimit } from './quantized-probabilities.ts';
-
-/** Heads whose sums are kept in registers together. */
-const HEADS_PER_PASS = 4;
 
 /** Scratch: quantized probabilities, [head][pageTokens]; then sums; then whatever the emitter stores per page. */
 export const updateScratchOffset = ({ group, pageTokens }: AttentionShape) => group * pageTokens;
@@ -80,7 +77,7 @@ const runTokens = (pageTokens: number) => (pageTokens % RUN_TOKENS === 0 ? RUN_T
 export function accumulatorLimits(max: number, pageTokens: number): { narrow: boolean; limit?: SumLimit } {
   const narrow = max <= MAX_NARROW_CODE;
   const lanes = narrow ? 4 : 1;
-  const limit = Math.floor(32767 / max);
+  const limit = Math.floor(MAX_INT16 / max);
   const maxSum = ((runTokens(pageTokens) * lanes) / 8) * MAX_PROBABILITY;
   return { narrow, limit: maxSum <= limit ? undefined : { lanes, max: limit } };
 }
@@ -126,9 +123,7 @@ export function sumColumns(
           k.for(0, run, span, () => {
             const codes = at.map(addresses => spanCodes(k, columns, addresses, twosComplement));
             for (let v = 0; v < span / 16; v++) {
-              bytes.forEach((local, d) => {
-                k.set(local, lookup(codes[Math.floor(d / dims)][v], d % dims));
-              });
+              for (const [d, local] of bytes.entries()) k.set(local, lookup(codes[Math.floor(d / dims)][v], d % dims));
               heads.forEach((_, i) => {
                 const probability = k.v128(v128.load(p, i * pageTokens + 16 * v));
                 bytes.forEach((local, d) => {
@@ -144,11 +139,9 @@ export function sumColumns(
               });
             k.increment(p, span);
           });
-          sums.forEach((headSums, i) => {
-            headSums.forEach((sum, d) => {
+          for (const [i, headSums] of sums.entries())
+            for (const [d, sum] of headSums.entries())
               k.do(v128.store(to, sum, (pair + d) * dimStride + 16 * (n * heads.length + i)));
-            });
-          });
         }
       }
       if (first === 0) prefetchNext();

@@ -3,10 +3,11 @@
  */
 import type { PageEncoding, PageLayout, PageShape, ScalarArray } from '../../page-layout.ts';
 import { unpackGrid } from '../code-grid.ts';
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, v128 } from '../emit.ts';
-import { Kernel } from '../module.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, v128 } from '../emit.ts';
+import { Kernel, signature } from '../module.ts';
 import { loadF16, loadF16x4 } from '../ops.ts';
 import { type AdditiveTables, dequantizeAdditive } from './additive.ts';
+import type { DequantizeContext, PageHead } from './head-context.ts';
 import { dequantizeMixedBits } from './mixed-bit-columns.ts';
 import { dequantizeOaken } from './oaken.ts';
 import { addMeans } from './page-means.ts';
@@ -34,85 +35,92 @@ export interface CodecTables {
 export const loadScalar = ({ bytes }: ScalarArray, address: I32): F32 =>
   bytes === 2 ? loadF16(address) : f32.load(address);
 
-export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, page: I32, head: I32): I32 =>
-  i32.add(i32.add(page, sharedBytes), i32.mul(head, blockBytes));
+export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, { page, head }: PageHead): I32 =>
+  index(i32.add(page, sharedBytes), blockBytes, head);
 
-/** dequantize(page, head, codes, out): `codes` is scratch of two bytes per value. */
-export function dequantizePage(name: string, layout: PageLayout, shape: PageShape, tables: CodecTables): Kernel {
-  const k = new Kernel(name, Array(4).fill('i32'));
-  const [page, head, codes, out] = k.params.map((_, i) => k.i32Param(i));
-  const block = k.i32(blockAddress(layout, page, head));
+/** Called from other kernels. `codes` is scratch of two bytes per value. */
+export function dequantizePage(name: string, layout: PageLayout, shape: PageShape, tables: CodecTables) {
+  const k = new Kernel(signature(name, 'page', 'head', 'codes', 'out'));
+  const { codes, out } = k.params;
+  const block = k.i32(blockAddress(layout, k.params));
   const { headDim: D, pageTokens: P } = shape;
-  const encoding = layout.encoding;
+  const context: DequantizeContext = { k, shape, block, ...k.params };
+  const { encoding } = layout;
   switch (encoding.kind) {
     case 'f16':
       k.for(0, P * D, 4, i => {
-        k.do(v128.store(i32.add(out, i32.mul(i, 4)), loadF16x4(i32.add(block, i32.mul(i, 2)))));
+        k.do(v128.store(index(out, 4, i), loadF16x4(index(block, 2, i))));
       });
       break;
     case 'fp8':
       k.for(0, P * D, 1, i => {
         const code = i32.load8U(i32.add(block, i));
-        k.do(f32.store(i32.add(out, i32.mul(i, 4)), f32.load(i32.mul(code, 4), tables.fp8)));
+        k.do(f32.store(index(out, 4, i), f32.load(i32.mul(code, 4), tables.fp8)));
       });
       break;
     case 'q8_0':
     case 'q4_0':
-      dequantizeQBlocks(k, encoding.kind, (P * D) / 32, block, out);
+      dequantizeQBlocks(context, encoding.kind);
       break;
     case 'levels':
       unpackGrid(k, { ...encoding.codes, tokens: P, dims: D }, block, codes);
       k.for(0, P, 1, t => {
         const norm = k.f32(loadTokenScalar(encoding.norms, block, t));
-        lookupLevels(k, i32.add(codes, i32.mul(t, D)), D, tables.levels[0], norm, i32.add(out, i32.mul(t, 4 * D)));
+        lookupLevels(k, index(codes, D, t), D, tables.levels[0], norm, index(out, 4 * D, t));
       });
       break;
     case 'hybrid':
-      dequantizeHybrid(k, encoding, layout.codedDim, shape, tables, block, codes, out);
+      dequantizeHybrid(context, encoding, layout.codedDim, tables);
       break;
     case 'book':
-      dequantizeCodebook(k, encoding, shape, tables.books!, block, head, codes, out);
+      dequantizeCodebook(context, encoding, tables.books!);
       break;
     case 'oaken':
-      dequantizeOaken(k, encoding, shape, page, block, head, codes, out);
+      dequantizeOaken(context, encoding);
       break;
     case 'spectrum':
-      dequantizeSpectrum(k, encoding, shape, tables.tokenRope!, block, codes, out);
+      dequantizeSpectrum(context, encoding, tables.tokenRope!);
       break;
     case 'affine':
-      dequantizeAffine(k, encoding, shape, page, block, codes, out);
+      dequantizeAffine(context, encoding);
       break;
     case 'additive':
-      dequantizeAdditive(k, tables.additive!, D, P, page, head, out);
+      dequantizeAdditive(context, tables.additive!);
       break;
     case 'mixed':
-      dequantizeMixedBits(k, tables.mixedColumns!, D, P, page, head, codes, out);
+      dequantizeMixedBits(context, tables.mixedColumns!);
       break;
     default:
       encoding satisfies never;
   }
-  addMeans(k, layout, shape, page, head, out);
+  addMeans(k, layout, shape, k.params, out);
   return k;
 }
 
 const loadTokenScalar = (scalars: ScalarArray, base: I32, token: I32): F32 =>
-  loadScalar(scalars, i32.add(i32.add(base, scalars.offset), i32.mul(token, scalars.bytes)));
+  loadScalar(scalars, index(i32.add(base, scalars.offset), scalars.bytes, token));
 
 /** out[i] = norm x table[code[i]]. */
 function lookupLevels(k: Kernel, codes: I32, count: number, table: number, norm: F32, out: I32): void {
   const [from, to] = [k.i32(codes), k.i32(out)];
   k.for(0, count, 1, i => {
     const level = f32.load(i32.mul(i32.load8U(i32.add(from, i)), 4), table);
-    k.do(f32.store(i32.add(to, i32.mul(i, 4)), f32.mul(level, norm)));
+    k.do(f32.store(index(to, 4, i), f32.mul(level, norm)));
   });
 }
 
-function dequantizeQBlocks(k: Kernel, type: 'q8_0' | 'q4_0', count: number, block: I32, out: I32): void {
+/** Values per block of q8_0 and q4_0, and the bytes of a block. */
+export const Q_BLOCK = { values: 32, q8_0: 34, q4_0: 18 };
+
+function dequantizeQBlocks(
+  { k, shape: { headDim, pageTokens }, block, out }: DequantizeContext,
+  type: 'q8_0' | 'q4_0',
+): void {
   const from = k.i32(block);
   const to = k.i32(out);
   const scale = k.v128();
   const bytes = k.v128();
-  k.for(0, count, 1, () => {
+  k.for(0, (pageTokens * headDim) / Q_BLOCK.values, 1, () => {
     k.set(scale, f32x4.splat(loadF16(from)));
     if (type === 'q8_0') {
       for (let i = 0; i < 32; i += 8) {
@@ -132,27 +140,23 @@ function dequantizeQBlocks(k: Kernel, type: 'q8_0' | 'q4_0', count: number, bloc
         });
       });
     }
-    k.increment(from, type === 'q8_0' ? 34 : 18);
-    k.increment(to, 128);
+    k.increment(from, Q_BLOCK[type]);
+    k.increment(to, 4 * Q_BLOCK.values);
   });
 }
 
 function dequantizeHybrid(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: P }, block, codes, out }: DequantizeContext,
   encoding: PageEncoding & { kind: 'hybrid' },
   codedDim: number,
-  { headDim, pageTokens: P }: PageShape,
   tables: CodecTables,
-  block: I32,
-  codes: I32,
-  out: I32,
 ): void {
   encoding.parts.forEach(({ codes: grid, firstDim, endDim }, n) => {
     unpackGrid(k, { ...grid, tokens: P, dims: endDim - firstDim }, block, codes);
     k.for(0, P, 1, t => {
       const norm = k.f32(loadTokenScalar(encoding.norms, block, t));
-      const to = i32.add(i32.add(out, i32.mul(t, 4 * codedDim)), 4 * firstDim);
-      lookupLevels(k, i32.add(codes, i32.mul(t, endDim - firstDim)), endDim - firstDim, tables.levels[n], norm, to);
+      const to = i32.add(index(out, 4 * codedDim, t), 4 * firstDim);
+      lookupLevels(k, index(codes, endDim - firstDim, t), endDim - firstDim, tables.levels[n], norm, to);
     });
   });
   const { residual } = encoding;
@@ -160,23 +164,18 @@ function dequantizeHybrid(
   unpackGrid(k, { ...residual.signs, tokens: P, dims: headDim }, block, codes);
   k.for(0, P, 1, t => {
     const magnitude = k.f32(f32.mul(f32.const(residual.gain), loadTokenScalar(residual.norms, block, t)));
-    const from = k.i32(i32.add(codes, i32.mul(t, headDim)));
-    const to = k.i32(i32.add(i32.add(out, i32.mul(t, 4 * codedDim)), 4 * headDim));
+    const from = k.i32(index(codes, headDim, t));
+    const to = k.i32(i32.add(index(out, 4 * codedDim, t), 4 * headDim));
     k.for(0, headDim, 1, i => {
       const signed = f32.select(i32.load8U(i32.add(from, i)), magnitude, f32.neg(magnitude));
-      k.do(f32.store(i32.add(to, i32.mul(i, 4)), signed));
+      k.do(f32.store(index(to, 4, i), signed));
     });
   });
 }
 
 function dequantizeAffine(
-  k: Kernel,
+  { k, shape: { headDim: D, pageTokens: P }, page, block, codes, out }: DequantizeContext,
   encoding: PageEncoding & { kind: 'affine' },
-  { headDim: D, pageTokens: P }: PageShape,
-  page: I32,
-  block: I32,
-  codes: I32,
-  out: I32,
 ): void {
   const { norms, axis, groupSize } = encoding;
   unpackGrid(k, { ...encoding.codes, tokens: P, dims: D }, block, codes);
@@ -186,13 +185,13 @@ function dequantizeAffine(
     const row = k.i32(
       i32.add(ranges, axis === 'channel' ? i32.mul(i32.divU(t, groupSize), 4 * D) : i32.mul(t, (4 * D) / groupSize)),
     );
-    const from = k.i32(i32.add(codes, i32.mul(t, D)));
-    const to = k.i32(i32.add(out, i32.mul(t, 4 * D)));
+    const from = k.i32(index(codes, D, t));
+    const to = k.i32(index(out, 4 * D, t));
     const range = k.i32();
     k.for(0, D, 1, i => {
       k.set(range, i32.add(row, axis === 'channel' ? i32.mul(i, 4) : i32.mul(i32.divU(i, groupSize), 4)));
       const value = f32.add(loadF16(range), f32.mul(f32.fromI32(i32.load8U(i32.add(from, i))), loadF16(range, 2)));
-      k.do(f32.store(i32.add(to, i32.mul(i, 4)), f32.mul(norm, value)));
+      k.do(f32.store(index(to, 4, i), f32.mul(norm, value)));
     });
   });
 }

@@ -1,95 +1,99 @@
 /** Keys and values of any codec: the page is dequantized once, then read as rows of f32. */
 import type { PageLayout } from '../../page-layout.ts';
 import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
-import type { Kernel } from '../module.ts';
-import type { AttentionShape, KeyEmitter, ValueEmitter } from './attend.ts';
-import type { CodecTables } from './dequantize-page.ts';
+import type { Callee, Kernel } from '../module.ts';
+import { mapVectors } from '../ops.ts';
+import type { AttentionShape, KeyEmitter, PageArgs, ValueEmitter } from './attend.ts';
+import type { CodecTables, dequantizePage } from './dequantize-page.ts';
 import { contiguous, scoreRows, softmaxAndSum } from './float-rows.ts';
 import { applyMatrix, dotMean, headMatrix, makePageRelative } from './transform.ts';
 
-/** A thread's buffers for the codes and floats of a page. */
+type DequantizeKernel = Callee<keyof ReturnType<typeof dequantizePage>['params']>;
+
+/** Offsets in a thread's scratch of the codes and floats of a page. */
 export interface PageBuffers {
-  codes(): I32;
-  floats(): I32;
+  codes: number;
+  floats: number;
 }
 
 /** Also provides what attend-tiled.ts needs. */
 export interface DequantizedKeys extends KeyEmitter {
   codedDim: number;
-  /** The dequantized page, [token][codedDim]. */
-  floats(): I32;
+  /** Where the dequantized page is in the scratch, [token][codedDim]. */
+  floatsOffset: number;
   /** Whether a constant is added to the scores of each query. */
   hasConstants: boolean;
   /** Writes a row's queries for this page to `queries`, [group][codedDim], and their constants to `constants`. */
-  gatherQueries(k: Kernel, head: I32, query: I32, pageRope: I32, queries: I32, constants: I32): void;
+  gatherQueries(k: Kernel, page: PageArgs, query: I32, pageRope: I32, queries: I32, constants: I32): void;
 }
 
 export interface DequantizedValues extends ValueEmitter {
-  floats(): I32;
+  floatsOffset: number;
 }
+
+const dequantize = (k: Kernel, callee: DequantizeKernel, { page, head, scratch }: PageArgs, buffers: PageBuffers) =>
+  k.call(callee, { page, head, codes: i32.add(scratch, buffers.codes), out: i32.add(scratch, buffers.floats) });
 
 /**
  * Transformed queries in f32, followed by the constant that the mean adds to each head's scores. For page-relative keys
- * `transformQuery` only copies the queries; they are rotated and transformed for each page, in `relativeQueries`.
+ * `transformQuery` only copies the queries; they are rotated and transformed for each page, in the scratch at
+ * `relativeQueries`.
  */
 export function dequantizedKeys(
   layout: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  dequantize: number,
+  callee: DequantizeKernel,
   buffers: PageBuffers,
-  relativeQueries: () => I32,
+  relativeQueries: number,
 ): DequantizedKeys {
   const { codedDim } = layout;
   const { headDim, group, pageTokens, relaxed } = shape;
   const constantsOffset = 4 * group * codedDim;
-  const rows = { size: 4, dims: codedDim, heads: group, relaxed } as const;
+  const rows = { size: 4, dims: codedDim, heads: group, stride: pageTokens, relaxed } as const;
   const transform = (k: Kernel, queries: I32, head: I32, out: I32) => {
-    const one = k.v128(f32x4.const(1));
     const to = k.i32(out);
     const matrix =
       layout.queryMatrix && k.i32(headMatrix(layout, layout.queryMatrix, tables.queryMatrix!, headDim, head));
     for (let g = 0; g < group; g++) {
       const query = k.i32(i32.add(queries, 4 * headDim * g));
-      applyMatrix(k, matrix, codedDim, headDim, query, one, i32.add(to, 4 * codedDim * g), layout.diagonalBlocks);
+      applyMatrix(k, matrix, codedDim, headDim, query, i32.add(to, 4 * codedDim * g), layout.diagonalBlocks);
       const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
       k.do(f32.store(to, constant, constantsOffset + 4 * g));
     }
   };
   const queryBytes = constantsOffset + 16 * Math.ceil(group / 4);
   /** The address of a row's transformed queries for the current page. */
-  const queriesForPage = (k: Kernel, head: I32, query: I32, pageRope: I32): I32 => {
+  const queriesForPage = (k: Kernel, { head, scratch }: PageArgs, query: I32, pageRope: I32): I32 => {
     if (!layout.ropeFrequencies) return query;
-    const rotated = k.i32(i32.add(relativeQueries(), queryBytes));
+    const rotated = k.i32(i32.add(i32.add(scratch, relativeQueries), queryBytes));
     for (let g = 0; g < group; g++) {
       makePageRelative(k, headDim, pageRope, i32.add(query, 4 * headDim * g), i32.add(rotated, 4 * headDim * g));
     }
-    const transformed = k.i32(relativeQueries());
+    const transformed = k.i32(i32.add(scratch, relativeQueries));
     transform(k, rotated, head, transformed);
     return transformed;
   };
   return {
     codedDim,
-    floats: buffers.floats,
+    floatsOffset: buffers.floats,
     hasConstants: tables.mean !== undefined,
     queryBytes: layout.ropeFrequencies ? 4 * group * headDim : queryBytes,
     transformQuery(k, queries, head, out) {
       if (!layout.ropeFrequencies) transform(k, queries, head, out);
-      else {
-        const to = k.i32(out);
-        k.for(0, 4 * group * headDim, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(queries, i)))));
-      }
+      else mapVectors(k, 4 * group * headDim, queries, k.i32(out));
     },
-    beginPage: (k, page, head) => k.call(dequantize, page, head, buffers.codes(), buffers.floats()),
-    scorePage(k, _page, head, query, scores, pageRope) {
-      const transformed = queriesForPage(k, head, query, pageRope);
-      scoreRows(k, rows, contiguous(buffers.floats(), pageTokens), transformed, scores, pageTokens);
+    beginPage: (k, page) => dequantize(k, callee, page, buffers),
+    scorePage(k, page, query, scores, pageRope) {
+      const transformed = queriesForPage(k, page, query, pageRope);
+      const floats = contiguous(i32.add(page.scratch, buffers.floats), pageTokens);
+      scoreRows(k, rows, floats, transformed, scores);
       if (tables.mean !== undefined) addConstants(k, transformed, constantsOffset, group, scores, pageTokens);
     },
-    gatherQueries(k, head, query, pageRope, queries, constants) {
-      const from = k.i32(queriesForPage(k, head, query, pageRope));
+    gatherQueries(k, page, query, pageRope, queries, constants) {
+      const from = k.i32(queriesForPage(k, page, query, pageRope));
       const [to, constantsTo] = [k.i32(queries), k.i32(constants)];
-      k.for(0, constantsOffset, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(from, i)))));
+      mapVectors(k, constantsOffset, from, to);
       for (let g = 0; g < group; g++) k.do(f32.store(constantsTo, f32.load(from, constantsOffset + 4 * g), 4 * g));
     },
   };
@@ -113,27 +117,26 @@ export function addConstants(
   for (let g = 0; g < group; g++) {
     const constant = k.v128(v128.load32Splat(query, offset + 4 * g));
     const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-    k.for(0, 4 * pageTokens, 16, i => {
-      k.do(v128.store(i32.add(from, i), f32x4.add(v128.load(i32.add(from, i)), constant)));
-    });
+    mapVectors(k, 4 * pageTokens, from, from, v => f32x4.add(v, constant));
   }
 }
 
 export function dequantizedValues(
   layout: PageLayout,
   shape: AttentionShape,
-  dequantize: number,
+  callee: DequantizeKernel,
   buffers: PageBuffers,
 ): DequantizedValues {
   const { codedDim } = layout;
   const { group, pageTokens, relaxed } = shape;
-  const rows = { size: 4, dims: codedDim, heads: group, relaxed } as const;
+  const rows = { size: 4, dims: codedDim, heads: group, stride: pageTokens, relaxed } as const;
   return {
     codedDim,
-    floats: buffers.floats,
-    beginPage: (k, page, head) => k.call(dequantize, page, head, buffers.codes(), buffers.floats()),
-    accumulatePage(k, _page, _head, scores, state) {
-      softmaxAndSum(k, rows, contiguous(buffers.floats(), pageTokens), scores, pageTokens, pageTokens, state);
+    floatsOffset: buffers.floats,
+    beginPage: (k, page) => dequantize(k, callee, page, buffers),
+    accumulatePage(k, { scratch }, scores, state) {
+      const floats = contiguous(i32.add(scratch, buffers.floats), pageTokens);
+      softmaxAndSum(k, rows, floats, scores, pageTokens, state);
     },
   };
 }

@@ -4,35 +4,33 @@ import type { AttentionShape, KeyEmitter, ValueEmitter } from './attend.ts';
 import { blockAddress } from './dequantize-page.ts';
 import { contiguous, scoreRows, softmaxAndSum } from './float-rows.ts';
 
-export function f16Keys(
-  layout: PageLayout,
-  { headDim, group, pageTokens, relaxed }: AttentionShape,
-  dequantized: KeyEmitter,
-): KeyEmitter | undefined {
+const f16Rows = ({ headDim, group, pageTokens, relaxed }: AttentionShape) =>
+  ({ size: 2, dims: headDim, heads: group, stride: pageTokens, relaxed }) as const;
+
+export function f16Keys(layout: PageLayout, shape: AttentionShape, dequantized: KeyEmitter): KeyEmitter | undefined {
   if (layout.encoding.kind !== 'f16') return undefined;
   return {
     ...dequantized,
     beginPage() {},
-    scorePage(k, page, head, query, scores) {
-      const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
-      scoreRows(k, rows, contiguous(blockAddress(layout, page, head), pageTokens), query, scores, pageTokens);
+    scorePage(k, page, query, scores) {
+      const rows = contiguous(blockAddress(layout, page), shape.pageTokens);
+      scoreRows(k, f16Rows(shape), rows, query, scores);
     },
   };
 }
 
 export function f16Values(
   layout: PageLayout,
-  { headDim, group, pageTokens, relaxed }: AttentionShape,
+  shape: AttentionShape,
   dequantized: ValueEmitter,
 ): ValueEmitter | undefined {
   if (layout.encoding.kind !== 'f16') return undefined;
   return {
     ...dequantized,
     beginPage() {},
-    accumulatePage(k, page, head, scores, state) {
-      const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
-      const data = k.i32(blockAddress(layout, page, head));
-      softmaxAndSum(k, rows, contiguous(data, pageTokens), scores, pageTokens, pageTokens, state);
+    accumulatePage(k, page, scores, state) {
+      const rows = contiguous(k.i32(blockAddress(layout, page)), shape.pageTokens);
+      softmaxAndSum(k, f16Rows(shape), rows, scores, shape.pageTokens, state);
     },
   };
 }

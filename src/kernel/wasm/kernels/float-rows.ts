@@ -1,16 +1,8 @@
 /** Attention over rows of f32 or f16, for all query heads of a group at once. */
-import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, index, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { horizontalSums, loadF16x4, multiplyAdd } from '../ops.ts';
+import { headPasses, horizontalSums, loadF16x4, multiplyAdd } from '../ops.ts';
 import { MASKED, onlineSoftmax, STATE_HEADER, stateBytes } from './online-softmax.ts';
-
-/** Heads whose sums are kept in registers together. */
-const HEADS_PER_PASS = 4;
-
-const headPasses = (heads: number) =>
-  Array.from({ length: Math.ceil(heads / HEADS_PER_PASS) }, (_, i) =>
-    Array.from({ length: Math.min(HEADS_PER_PASS, heads - i * HEADS_PER_PASS) }, (_, j) => i * HEADS_PER_PASS + j),
-  );
 
 export interface FloatRows {
   /** Bytes per value: f16 or f32. */
@@ -18,6 +10,8 @@ export interface FloatRows {
   /** Values per row. */
   dims: number;
   heads: number;
+  /** The number of scores per head that there is space for. */
+  stride: number;
   /** Use fused multiply-adds if the engine has them. */
   relaxed: boolean;
 }
@@ -35,8 +29,8 @@ const loadRow = ({ size }: FloatRows, address: I32, offset = 0): V128 =>
   size === 4 ? v128.load(address, offset) : loadF16x4(address, offset);
 
 /** scores[head][stride] = query[head] . rows, four rows per iteration: the rows of a span are rounded up to a multiple of 4. */
-export function scoreRows(k: Kernel, rows: FloatRows, spans: RowSpans, query: I32, scores: I32, stride: number): void {
-  const { dims, size, heads } = rows;
+export function scoreRows(k: Kernel, rows: FloatRows, spans: RowSpans, query: I32, scores: I32): void {
+  const { dims, size, heads, stride } = rows;
   const madd = multiplyAdd(rows.relaxed);
   const rowBytes = dims * size;
   for (const pass of headPasses(heads)) {
@@ -54,17 +48,14 @@ export function scoreRows(k: Kernel, rows: FloatRows, spans: RowSpans, query: I3
             const queries = pass.map(head => k.v128(v128.load(q, 4 * head * dims)));
             for (let r = first; r < first + rowsPerPass; r++) {
               const value = k.v128(loadRow(rows, at, r * rowBytes));
-              queries.forEach((query, i) => {
-                k.set(acc[i][r], madd(value, query, acc[i][r]));
-              });
+              for (const [i, query] of queries.entries()) k.set(acc[i][r], madd(value, query, acc[i][r]));
             }
             k.increment(at, 4 * size);
             k.increment(q, 16);
           });
         }
-        pass.forEach((head, i) => {
+        for (const [i, head] of pass.entries())
           k.do(v128.store(out, horizontalSums(k, acc[i], f32x4.add), 4 * head * stride));
-        });
         k.increment(row, 4 * rowBytes);
         k.increment(out, 16);
       });
@@ -73,17 +64,9 @@ export function scoreRows(k: Kernel, rows: FloatRows, spans: RowSpans, query: I3
 }
 
 /** Updates the sums of each head's state: sums = sums x correction + weights[head] . rows. */
-function sumRows(
-  k: Kernel,
-  rows: FloatRows,
-  spans: RowSpans,
-  weights: I32,
-  stride: number,
-  state: I32,
-  stateStride: number,
-  corrections: V128[],
-): void {
-  const { dims, size, heads } = rows;
+function sumRows(k: Kernel, rows: FloatRows, spans: RowSpans, weights: I32, state: I32, corrections: V128[]): void {
+  const { dims, size, heads, stride } = rows;
+  const stateStride = stateBytes(dims);
   const madd = multiplyAdd(rows.relaxed);
   for (const pass of headPasses(heads)) {
     // Many independent sums hide the latency of multiply-adds.
@@ -92,28 +75,24 @@ function sumRows(
     const value = k.v128();
     k.for(0, dims, 4 * vectors.length, first => {
       const w = k.i32(weights);
-      const sums = k.i32(i32.add(state, i32.mul(first, 4)));
+      const sums = k.i32(index(state, 4, first));
       const sumAt = (head: number, j: number) => head * stateStride + STATE_HEADER + 16 * j;
-      pass.forEach((head, i) => {
+      for (const [i, head] of pass.entries())
         for (const j of vectors) k.set(acc[i][j], f32x4.mul(v128.load(sums, sumAt(head, j)), corrections[head]));
-      });
       spans((address, count) => {
-        const row = k.i32(i32.add(address, i32.mul(first, size)));
+        const row = k.i32(index(address, size, first));
         k.for(0, count, 1, () => {
           const weight = pass.map(head => k.v128(v128.load32Splat(w, 4 * head * stride)));
           for (const j of vectors) {
             k.set(value, loadRow(rows, row, 4 * size * j));
-            pass.forEach((_, i) => {
-              k.set(acc[i][j], madd(value, weight[i], acc[i][j]));
-            });
+            for (const [i, _] of pass.entries()) k.set(acc[i][j], madd(value, weight[i], acc[i][j]));
           }
           k.increment(row, dims * size);
           k.increment(w, 4);
         });
       });
-      pass.forEach((head, i) => {
+      for (const [i, head] of pass.entries())
         for (const j of vectors) k.do(v128.store(sums, acc[i][j], sumAt(head, j)));
-      });
     });
   }
 }
@@ -126,11 +105,11 @@ function vectorsPerPass(dims: number, heads: number): number {
 }
 
 /** Masks the scores from `count` up to the next multiple of 4. */
-function maskPadding(k: Kernel, scores: I32, heads: number, stride: number, count: I32): void {
+function maskPadding(k: Kernel, { heads, stride }: FloatRows, scores: I32, count: I32): void {
   const padded = k.i32(i32.and(i32.add(count, 3), -4));
   k.for(count, padded, 1, t => {
     for (let head = 0; head < heads; head++) {
-      k.do(f32.store(i32.add(scores, i32.mul(t, 4)), f32.const(MASKED), 4 * head * stride));
+      k.do(f32.store(index(scores, 4, t), f32.const(MASKED), 4 * head * stride));
     }
   });
 }
@@ -141,22 +120,20 @@ export function softmaxAndSum(
   rows: FloatRows,
   values: RowSpans,
   scores: I32,
-  stride: number,
   padded: I32,
   state: I32,
 ): void {
   const stateStride = stateBytes(rows.dims);
   const corrections = Array.from({ length: rows.heads }, (_, head) => {
     const headState = i32.add(state, head * stateStride);
-    return k.v128(f32x4.splat(onlineSoftmax(k, i32.add(scores, 4 * head * stride), padded, headState, rows.relaxed)));
+    return k.v128(
+      f32x4.splat(onlineSoftmax(k, i32.add(scores, 4 * head * rows.stride), padded, headState, rows.relaxed)),
+    );
   });
-  sumRows(k, rows, values, scores, stride, state, stateStride, corrections);
+  sumRows(k, rows, values, scores, state, corrections);
 }
 
-/**
- * Attends `count` rows of keys and values; only the last span may have a number of rows that is not a multiple of 4.
- * `stride` is the number of scores per head that `scores` has space for.
- */
+/** Attends `count` rows of keys and values; only the last span may have a number of rows that is not a multiple of 4. */
 export function attendRows(
   k: Kernel,
   rows: FloatRows,
@@ -165,12 +142,11 @@ export function attendRows(
   count: I32,
   query: I32,
   scores: I32,
-  stride: number,
   state: I32,
 ): void {
   const n = k.i32(count);
   const padded = k.i32(i32.and(i32.add(n, 3), -4));
-  scoreRows(k, rows, keys, query, scores, stride);
-  maskPadding(k, scores, rows.heads, stride, n);
-  softmaxAndSum(k, rows, values, scores, stride, padded, state);
+  scoreRows(k, rows, keys, query, scores);
+  maskPadding(k, rows, scores, n);
+  softmaxAndSum(k, rows, values, scores, padded, state);
 }

@@ -10,7 +10,7 @@
  *
  * Blocks are added in the same order and with the same operations as in gemv.ts, so results are bit-identical.
  */
-import { f32x4, type I32, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i16x8, i32, i32x4, index, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { addDotInt8, chunkRange, multiplyAdd } from '../ops.ts';
 import { blockBytes, type PackedFormat } from '../pack-weights.ts';
@@ -19,6 +19,7 @@ import {
   codeConstant,
   type GemmArithmetic,
   gemmKernelName,
+  gemmSignature,
   initialSum,
   int8Codes,
   int16Codes,
@@ -53,19 +54,17 @@ function panelLayout({ group, mins }: PackedFormat, { activations }: GemmArithme
   return { groups, codes, steps, bytes: codes + 16 * PANEL_VECTORS * steps };
 }
 
-/** The arguments of `gemv`; `scratch` has GEMM_SCRATCH bytes per thread. */
+/** `scratch` has GEMM_SCRATCH bytes per thread. */
 export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
-  const k = new Kernel(gemmKernelName(format, 'gemm'), Array(12).fill('i32'));
-  const [x, w, out, bias, accumulate, rows, outputs, cols, scratch, chunk, chunks, thread] = k.params.map((_, i) =>
-    k.i32Param(i),
-  );
+  const k = new Kernel(gemmSignature(gemmKernelName(format, 'gemm')));
+  const { x, w, rows, outputs, cols, scratch, chunk, chunks, thread } = k.params;
   const layout = panelLayout(format, arithmetic);
   const blocks = k.i32(i32.shrU(cols, 5));
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
   const tileBlock = ACTIVATION_TILE[arithmetic.activations].size;
   const tileBytes = k.i32(i32.mul(blocks, tileBlock));
   const { from, to } = chunkRange(k, outputs, PANEL_ROWS, chunk, chunks);
-  const panel = k.i32(i32.add(scratch, i32.mul(thread, GEMM_SCRATCH)));
+  const panel = k.i32(index(scratch, GEMM_SCRATCH, thread));
   const sums = k.i32(i32.add(panel, MAX_PANEL_BYTES));
   const [weights, firstTile, target, tile, sum, count] = Array.from({ length: 6 }, () => k.i32());
 
@@ -74,7 +73,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
     const second = k.i32(i32.select(i32.gtS(i32.sub(outputs, o), 4), rowTileBytes, 0));
     k.for(0, rows, STRIP_ROWS, first => {
       const end = k.i32(i32.add(first, STRIP_ROWS));
-      k.set(end, i32.select(i32.ltS(end, rows), end, rows));
+      k.set(end, i32.min(end, rows));
       const forTiles = (body: (row: I32) => void) => {
         k.set(sum, sums);
         k.for(first, end, TILE_ROWS, row => {
@@ -85,12 +84,12 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
       forTiles(() => {
         for (let i = 0; i < TILE_SUM_BYTES; i += 16) k.do(v128.store(sum, v128.zero, i));
       });
-      k.set(weights, i32.add(w, i32.mul(i32.shrU(o, 2), rowTileBytes)));
-      k.set(firstTile, i32.add(x, i32.mul(i32.shrU(first, 2), tileBytes)));
+      k.set(weights, index(w, rowTileBytes, i32.shrU(o, 2)));
+      k.set(firstTile, index(x, tileBytes, i32.shrU(first, 2)));
       const addPanels = (panelBlocks: number) =>
         k.for(0, blocks, panelBlocks, start => {
           k.set(count, i32.sub(blocks, start));
-          k.set(count, i32.select(i32.ltS(count, panelBlocks), count, panelBlocks));
+          k.set(count, i32.min(count, panelBlocks));
           const forBlocks = (body: () => void) => {
             k.set(target, panel);
             if (panelBlocks === 1) return body();
@@ -105,7 +104,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
           });
           forTiles(row => {
             const add = (tileRows: number) => {
-              k.set(tile, i32.add(firstTile, i32.mul(i32.shrU(i32.sub(row, first), 2), tileBytes)));
+              k.set(tile, index(firstTile, tileBytes, i32.shrU(i32.sub(row, first), 2)));
               forBlocks(() => {
                 addBlock(k, format, arithmetic, tile, tileRows, target, sum);
                 k.increment(tile, tileBlock);
@@ -128,7 +127,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
       k.for(first, end, 1, row => {
         for (let v = 0; v < PANEL_VECTORS; v++) {
           const [value, at] = [k.v128(v128.load(sum, 16 * v)), i32.add(o, 4 * v)];
-          k.if(i32.gtS(outputs, at), () => storeOutputs(k, value, out, row, outputs, at, bias, accumulate));
+          k.if(i32.gtS(outputs, at), () => storeOutputs(k, value, row, at));
         }
         k.increment(sum, 16 * PANEL_VECTORS);
       });
@@ -142,9 +141,8 @@ function fillPanel(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, 
   blocks.forEach((block, v) => {
     const scales = blockScales(k, format, block).map(vector => k.v128(vector));
     const codes = (arithmetic.activations === 'int16' ? int16Codes : int8Codes)(k, format, block, codeConstant(format));
-    [...scales, ...codes].forEach((vector, n) => {
+    for (const [n, vector] of [...scales, ...codes].entries())
       k.do(v128.store(panel, vector, 16 * (PANEL_VECTORS * n + v)));
-    });
   });
 }
 
@@ -173,9 +171,8 @@ function addBlock(
       const splats = integers.map((_, r) => k.v128(v128.load32Splat(activations, 4 * r)));
       integers.forEach((row, r) => {
         const first = isFirst && initialSums ? splatLane(initialSums, r) : undefined;
-        row.forEach((sum, v) => {
+        for (const [v, sum] of row.entries())
           k.set(sum, addProducts(arithmetic, isFirst ? first : sum, splats[r], vectors[v]));
-        });
       });
       k.increment(weights, 16 * PANEL_VECTORS);
       k.increment(activations, 16);

@@ -3,10 +3,11 @@
  * (pack-weights.ts), one lane per row of weights. gemm.ts, for several rows, adds the blocks in the same order with the
  * same operations, so a row's result does not depend on its batch.
  */
-import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, lanes16, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceAdd } from '../ops.ts';
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
+import { chunked } from '../task.ts';
 import { ACTIVATION_TILE, type ActivationType } from './quantize-activations.ts';
 
 export const gemmKernelName = ({ bits, group, mins, sevenBitOffset }: PackedFormat, kernel: 'gemv' | 'gemm') =>
@@ -49,12 +50,15 @@ export function gemmArithmetic(
  */
 const STREAMS = 4;
 
-/** gemv(x, w, out, bias, accumulate, rows = 1, outputs, cols, scratch): `bias` is 0 for none. */
+/** All kernels that multiply by weights take the same arguments. `bias` is 0 for none; `rows` is 1 for `gemv`. */
+export const gemmSignature = (name: string) =>
+  chunked(name, 'x', 'w', 'out', 'bias', 'accumulate', 'rows', 'outputs', 'cols', 'scratch');
+export type GemmSignature = ReturnType<typeof gemmSignature>;
+type GemmKernel = Kernel<GemmSignature['params'][number]>;
+
 export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
-  const k = new Kernel(gemmKernelName(format, 'gemv'), Array(12).fill('i32'));
-  const [x, w, out, bias, accumulate, _rows, outputs, cols, scratch, chunk, chunks] = k.params.map((_, i) =>
-    k.i32Param(i),
-  );
+  const k = new Kernel(gemmSignature(gemmKernelName(format, 'gemv')));
+  const { x, w, outputs, cols, scratch, chunk, chunks } = k.params;
   const blocks = k.i32(i32.shrU(cols, 5));
   const { from, to } = chunkRange(k, outputs, 4, chunk, chunks);
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
@@ -62,17 +66,17 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const constants = loadConstants(k, format, scratch);
   const streamRows = k.i32(i32.mul(i32.divU(i32.add(i32.sub(to, from), 4 * STREAMS - 1), 4 * STREAMS), 4));
   k.for(from, i32.add(from, streamRows), 4, first => {
-    k.for(first, i32.add(first, i32.mul(streamRows, STREAMS)), streamRows, o => {
+    k.for(first, index(first, STREAMS, streamRows), streamRows, o => {
       k.if(i32.ltS(o, to), () => {
         k.set(sum, v128.zero);
         k.set(activations, x);
-        k.set(block, i32.add(w, i32.mul(i32.shrU(o, 2), rowTileBytes)));
+        k.set(block, index(w, rowTileBytes, i32.shrU(o, 2)));
         k.for(0, blocks, 1, () => {
           addBlock(k, format, arithmetic, block, activations, sum, constants);
           k.increment(block, blockBytes(format));
           k.increment(activations, ACTIVATION_TILE[arithmetic.activations].size);
         });
-        storeOutputs(k, sum, out, 0, outputs, o, bias, accumulate);
+        storeOutputs(k, sum, 0, o);
       });
     });
   });
@@ -96,18 +100,10 @@ function loadConstants(k: Kernel, format: PackedFormat, scratch: I32) {
 }
 
 /** out[row][o...] = (out +) sum (+ bias), for four outputs or as many as are left. */
-export function storeOutputs(
-  k: Kernel,
-  sum: Local<'v128'>,
-  out: I32,
-  row: I32,
-  outputs: I32,
-  o: I32,
-  bias: I32,
-  accumulate: I32,
-): void {
-  const at = k.i32(i32.add(out, i32.mul(i32.add(i32.mul(row, outputs), o), 4)));
-  k.if(bias, () => k.set(sum, f32x4.add(sum, v128.load(i32.add(bias, i32.mul(o, 4))))));
+export function storeOutputs(k: GemmKernel, sum: Local<'v128'>, row: I32, o: I32): void {
+  const { out, outputs, bias, accumulate } = k.params;
+  const at = k.i32(index(out, 4, row, [outputs, o]));
+  k.if(bias, () => k.set(sum, f32x4.add(sum, v128.load(index(bias, 4, o)))));
   k.if(accumulate, () => k.set(sum, f32x4.add(v128.load(at), sum)));
   const left = k.i32(i32.sub(outputs, o));
   k.if(
@@ -189,9 +185,7 @@ const dotInt16 = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(cod
 /** The same in 32 bits. Two sums alternate, because an addition has to wait for the one before it. */
 function dotAddInt8(k: Kernel, pairs: Pairs, initial: V128 = v128.zero): V128 {
   const sums = [k.v128(initial), k.v128(v128.zero)];
-  pairs.forEach(([x, codes], i) => {
-    k.set(sums[i % 2], i32x4.relaxedDotAdd(x, codes, sums[i % 2]));
-  });
+  for (const [i, [x, codes]] of pairs.entries()) k.set(sums[i % 2], i32x4.relaxedDotAdd(x, codes, sums[i % 2]));
   return i32x4.add(sums[0], sums[1]);
 }
 
@@ -221,14 +215,10 @@ export function int16Codes(k: Kernel, format: PackedFormat, block: I32, constant
   });
 }
 
-/**
- * Float weights: gemmF32, gemmF16, gemmBF16. The arguments of `gemv`, but with f32 activations and any number of rows.
- */
+/** Float weights times f32 activations, for any number of rows: gemmF32, gemmF16, gemmBF16. */
 export function gemmFloat(type: 'F32' | 'F16' | 'BF16'): Kernel {
-  const k = new Kernel(`gemm${type}`, Array(12).fill('i32'));
-  const [x, w, out, bias, accumulate, rows, outputs, cols, _scratch, chunk, chunks] = k.params.map((_, i) =>
-    k.i32Param(i),
-  );
+  const k = new Kernel(gemmSignature(`gemm${type}`));
+  const { x, w, out, bias, accumulate, rows, outputs, cols, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, outputs, 1, chunk, chunks);
   const size = type === 'F32' ? 4 : 2;
   const load = (at: I32): V128 =>
@@ -238,17 +228,17 @@ export function gemmFloat(type: 'F32' | 'F16' | 'BF16'): Kernel {
         ? lowF16ToF32(v128.load16x4U(at))
         : i32x4.shl(v128.load16x4U(at), 16);
   k.for(from, to, 1, o => {
-    const weights = k.i32(i32.add(w, i32.mul(i32.mul(o, cols), size)));
+    const weights = k.i32(index(w, size, i32.mul(o, cols)));
     k.for(0, rows, 1, row => {
-      const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+      const source = k.i32(index(x, 4, i32.mul(row, cols)));
       const sum = k.v128(v128.zero);
       k.for(0, cols, 4, i => {
-        const product = f32x4.mul(v128.load(i32.add(source, i32.mul(i, 4))), load(i32.add(weights, i32.mul(i, size))));
+        const product = f32x4.mul(v128.load(index(source, 4, i)), load(index(weights, size, i)));
         k.set(sum, f32x4.add(sum, product));
       });
-      const at = k.i32(i32.add(out, i32.mul(i32.add(i32.mul(row, outputs), o), 4)));
+      const at = k.i32(index(out, 4, row, [outputs, o]));
       const total = k.v128(f32x4.splat(reduceAdd(k, sum)));
-      k.if(bias, () => k.set(total, f32x4.add(total, v128.load32Splat(i32.add(bias, i32.mul(o, 4))))));
+      k.if(bias, () => k.set(total, f32x4.add(total, v128.load32Splat(index(bias, 4, o)))));
       k.if(accumulate, () => k.set(total, f32x4.add(v128.load32Splat(at), total)));
       k.do(i32.store(at, i32x4.lane(total, 0)));
     });

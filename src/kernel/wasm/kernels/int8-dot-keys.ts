@@ -4,7 +4,20 @@
  * it.
  */
 import type { PageLayout, ScalarArray } from '../../page-layout.ts';
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
+import {
+  type F32,
+  f32,
+  f32x4,
+  type I32,
+  i8x16,
+  i16x8,
+  i32,
+  i32x4,
+  index,
+  type Local,
+  type V128,
+  v128,
+} from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import {
   addDotInt8,
@@ -13,10 +26,13 @@ import {
   horizontalSumsI32,
   loadF16x4,
   lowF16ToF32,
+  MAX_INT16,
   multiplyAdd,
   reduceAdd,
   reduceMax,
+  roundToI32,
   swizzle,
+  TINY,
 } from '../ops.ts';
 import type { AttentionShape, KeyEmitter } from './attend.ts';
 import { type CodeRows, codeRows, rowAddresses, rowCodes } from './code-rows.ts';
@@ -28,13 +44,13 @@ import { applyMatrix } from './transform.ts';
 
 /**
  * Transformed queries: for levels int8 queries and, for centered pages, f32 [head][headDim]; for affine codes f32 only.
- * `scratch` has int8DotKeyScratch bytes.
+ * `scratchOffset` is that of int8DotKeyScratch bytes.
  */
 export function int8DotKeys(
   layout: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  scratch: () => I32,
+  scratchOffset: number,
 ): KeyEmitter | undefined {
   const { encoding } = layout;
   const levels = encoding.kind === 'levels';
@@ -53,25 +69,24 @@ export function int8DotKeys(
     transformQuery(k, queries, _head, out) {
       const to = k.i32(out);
       const transformed = k.i32(keepsFloats ? i32.add(to, floatsOffset) : i32.add(queries, floatBytes));
-      const one = k.v128(f32x4.const(1));
       for (let g = 0; g < group; g++) {
         const query = k.i32(i32.add(queries, 4 * headDim * g));
         const target = k.i32(keepsFloats ? i32.add(transformed, 4 * headDim * g) : transformed);
-        applyMatrix(k, tables.queryMatrix, headDim, headDim, query, one, target);
+        applyMatrix(k, tables.queryMatrix, headDim, headDim, query, target);
         if (levels) quantizeQuery(k, shape, g, target, integers, undefined, to);
       }
     },
     beginPage() {},
-    scorePage(k, page, head, query, scores, _pageRope, next) {
-      const block = k.i32(blockAddress(layout, page, head));
-      const partialSums = k.i32(scratch());
+    scorePage(k, args, query, scores, _pageRope, next) {
+      const block = k.i32(blockAddress(layout, args));
+      const partialSums = k.i32(i32.add(args.scratch, scratchOffset));
       const prefetchNext = prefetcher(k, next, pageTokens / 4);
       const score = (q: I32, token: I32, count: number, norms?: (token: I32) => V128) =>
         scoreCodeRows(k, shape, rows, integers, block, q, partialSums, token, count, norms, scores, prefetchNext);
       if (encoding.kind === 'levels') score(query, 0, pageTokens, normLoader(encoding.norms, block));
       else if (encoding.kind === 'affine') {
         const { norms, groupSize: tokens } = encoding;
-        const factors = norms && normLoader(norms, norms.per === 'page' ? page : block);
+        const factors = norms && normLoader(norms, norms.per === 'page' ? args.page : block);
         const ranges = k.i32(i32.add(block, encoding.rangesOffset));
         const pair = (i: Local<'i32'>) => v128.load(i32.add(ranges, i));
         const range = {
@@ -86,7 +101,7 @@ export function int8DotKeys(
           k.increment(ranges, 4 * headDim);
         });
       }
-      addMeanScores(k, layout, shape, page, head, i32.add(query, floatsOffset), scores);
+      addMeanScores(k, layout, shape, args, i32.add(query, floatsOffset), scores);
     },
   };
 }
@@ -114,7 +129,7 @@ const MAX_QUERY = 127;
  */
 function maxMagnitudeSum(integers: CodeIntegers, headDim: number): number | undefined {
   const dims = integers.narrow ? headDim / 2 : 2 * VECTORS_PER_PART;
-  const limit = Math.floor(32767 / integers.max);
+  const limit = Math.floor(MAX_INT16 / integers.max);
   // A dim is rounded up by at most a half.
   return dims * MAX_QUERY <= limit ? undefined : limit - dims / 2;
 }
@@ -146,9 +161,7 @@ interface Range {
 const normLoader =
   ({ offset, bytes }: ScalarArray, base: I32) =>
   (token: I32) =>
-    bytes === 2
-      ? loadF16x4(i32.add(i32.add(base, offset), i32.mul(token, 2)))
-      : v128.load(i32.add(i32.add(base, offset), i32.mul(token, 4)));
+    bytes === 2 ? loadF16x4(index(i32.add(base, offset), 2, token)) : v128.load(index(i32.add(base, offset), 4, token));
 
 /** The parts of a row: [first vector, number of vectors]. */
 const rowParts = ({ headDim }: AttentionShape) =>
@@ -183,7 +196,7 @@ function quantizeQuery(
   const middle = integers.max / 2;
   const from = k.i32(query);
   const to = k.i32(i32.add(out, g * headDim));
-  const [max, constant, sum] = [k.v128(f32x4.const(1e-30)), k.v128(v128.zero), k.v128(v128.zero)];
+  const [max, constant, sum] = [k.v128(f32x4.const(TINY)), k.v128(v128.zero), k.v128(v128.zero)];
   const [value, step] = [k.v128(), k.v128()];
   const stepOf = (i: Local<'i32'>) => range?.step(i) ?? f32x4.const(integers.step);
   k.for(0, 4 * headDim, 16, i => {
@@ -209,7 +222,7 @@ function quantizeQuery(
     words.forEach((word, n) => {
       k.set(part, i32.add(i, 16 * n));
       const scaled = f32x4.mul(f32x4.mul(v128.load(i32.add(from, part)), stepOf(part)), inverse);
-      k.set(word, i32x4.sub(f32x4.add(scaled, f32x4.const(12582912)), i32x4.const(0x4b400000)));
+      k.set(word, roundToI32(scaled));
       k.set(sum, i32x4.add(sum, word));
     });
     k.do(v128.store(to, i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]))));
@@ -288,15 +301,12 @@ function scoreCodeRows(
     for (let r = 0; r < 4; r += 2) {
       parts.forEach(([first, count], part) => {
         const partQueries = queries.slice(0, count);
-        pair.forEach((codes, i) => {
-          rowCodes(k, rows, addresses, r + i, [first, count], twosComplement).forEach((code, v) => {
+        for (const [i, codes] of pair.entries())
+          for (const [v, code] of rowCodes(k, rows, addresses, r + i, [first, count], twosComplement).entries())
             k.set(codes[v], integerTable ? swizzle(relaxed)(integerTable, code) : code);
-          });
-        });
         for (let g = 0; g < group; g++) {
-          partQueries.forEach((vector, v) => {
+          for (const [v, vector] of partQueries.entries())
             k.set(vector, v128.load(query, g * headDim + 16 * (first + v)));
-          });
           pair.forEach((codes, i) => {
             const sums = partQueries.reduce<V128 | undefined>(
               (sum, vector, v) => addDot(sum, vector, codes[v]),
@@ -308,7 +318,7 @@ function scoreCodeRows(
       });
     }
     prefetchNext();
-    k.set(to, i32.add(scores, i32.mul(t, 4)));
+    k.set(to, index(scores, 4, t));
     if (norms) k.set(norm, norms(t));
     for (let g = 0; g < group; g++) {
       const dots = [0, 1, 2, 3].map(r => {
@@ -320,8 +330,6 @@ function scoreCodeRows(
       const score = multiplyAdd(relaxed)(dot, scale, constant);
       k.do(v128.store(to, norms ? f32x4.mul(score, norm) : score, 4 * g * pageTokens));
     }
-    addresses.forEach((address, p) => {
-      k.increment(address, rows[p].blockBytes);
-    });
+    for (const [p, address] of addresses.entries()) k.increment(address, rows[p].blockBytes);
   });
 }

@@ -3,7 +3,7 @@
  * plain codes if levels are uniform, times quantized probabilities (column-sums.ts).
  */
 import type { PageLayout } from '../../page-layout.ts';
-import { f32, f32x4, type I32, i8x16, i32, type Local, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i8x16, i32, index, type Local, type V128, v128 } from '../emit.ts';
 import { loadF16x4, swizzle } from '../ops.ts';
 import type { AttentionShape, ValueEmitter } from './attend.ts';
 import { type CodeColumns, codeColumns } from './code-columns.ts';
@@ -18,11 +18,15 @@ export type LevelsEncoding = PageLayout['encoding'] & { kind: 'levels' };
 /** Loads four norms as f32. */
 export const loadNorms = ({ norms }: LevelsEncoding, block: I32, token: Local<'i32'>, offset: number): V128 =>
   norms.bytes === 2
-    ? loadF16x4(i32.add(i32.add(block, norms.offset), i32.mul(token, 2)), 2 * offset)
-    : v128.load(i32.add(i32.add(block, norms.offset), i32.mul(token, 4)), 4 * offset);
+    ? loadF16x4(index(i32.add(block, norms.offset), 2, token), 2 * offset)
+    : v128.load(index(i32.add(block, norms.offset), 4, token), 4 * offset);
 
 /** Norms are multiplied into the probabilities. */
-export function levelValues(layout: PageLayout, shape: AttentionShape, scratch: () => I32): ValueEmitter | undefined {
+export function levelValues(
+  layout: PageLayout,
+  shape: AttentionShape,
+  scratchOffset: number,
+): ValueEmitter | undefined {
   const encoding = layout.encoding;
   if (encoding.kind !== 'levels' || shape.precise) return undefined;
   const { headDim, pageTokens } = shape;
@@ -32,37 +36,29 @@ export function levelValues(layout: PageLayout, shape: AttentionShape, scratch: 
     ? uniformLevels(encoding.levels)
     : tableLevels(encoding.levels, columns, shape);
   const { narrow, limit } = accumulatorLimits(max, pageTokens);
-  const normsAddress = () => i32.add(scratch(), columnSumScratch(shape));
+  const normsAt = (scratch: I32) => i32.add(i32.add(scratch, scratchOffset), columnSumScratch(shape));
   return {
     codedDim: headDim,
-    beginPage(k, page, head) {
-      const block = k.i32(blockAddress(layout, page, head));
-      const norms = k.i32(normsAddress());
+    beginPage(k, page) {
+      const block = k.i32(blockAddress(layout, page));
+      const norms = k.i32(normsAt(page.scratch));
       k.for(0, pageTokens, 16, t => {
-        for (let n = 0; n < 16; n += 4)
-          k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(encoding, block, t, n), 4 * n));
+        for (let n = 0; n < 16; n += 4) k.do(v128.store(index(norms, 4, t), loadNorms(encoding, block, t, n), 4 * n));
       });
       quantizeFactors(k, shape, norms, i32.add(norms, 4 * pageTokens));
     },
-    accumulatePage(k, page, head, scores, state, next) {
-      const block = k.i32(blockAddress(layout, page, head));
-      const probabilities = k.i32(scratch());
+    accumulatePage(k, page, scores, state, next) {
+      const block = k.i32(blockAddress(layout, page));
+      const probabilities = k.i32(i32.add(page.scratch, scratchOffset));
       const exponentiateScratch = k.i32(i32.add(probabilities, updateScratchOffset(shape)));
-      const factors = k.i32(i32.add(normsAddress(), 4 * pageTokens));
+      const factors = k.i32(i32.add(normsAt(page.scratch), 4 * pageTokens));
       const exponentials = exponentiatePage(k, shape, scores, exponentiateScratch);
-      const quantized = quantizeProbabilities(k, shape, scores, probabilities, {
-        factors,
-        limit,
-        sumCodes: encoding.uniform,
-      });
+      const options = { factors, limit, sumCodes: encoding.uniform };
+      const quantized = quantizeProbabilities(k, shape, scores, probabilities, options);
       const maxFactor = k.v128(f32x4.splat(f32.mul(f32.load(factors, 2 * pageTokens), f32.const(step))));
       const updates = exponentials.map(({ exponent, sum }, g) => {
-        const { correction, scale: pageScale } = addPageToState(
-          k,
-          i32.add(state, g * stateBytes(headDim)),
-          exponent,
-          sum,
-        );
+        const headState = i32.add(state, g * stateBytes(headDim));
+        const { correction, scale: pageScale } = addPageToState(k, headState, exponent, sum);
         const scale = k.v128(f32x4.mul(pageScale, f32x4.mul(quantized[g].step, maxFactor)));
         // Uniform codes start at 0 instead of being centered.
         const centering = () => f32x4.mul(f32x4.splat(f32.mul(quantized[g].total(), f32.const(-max / 2))), scale);

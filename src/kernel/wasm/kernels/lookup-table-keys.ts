@@ -13,26 +13,21 @@ import {
   i16x8,
   i32,
   i32x4,
+  index,
   type Local,
-  lanes16,
   type V128,
   v128,
 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { multiplyAdd, swizzle } from '../ops.ts';
+import { HEADS_PER_PASS, headPasses, ROUND, roundedToI32, swizzle, TINY } from '../ops.ts';
 import type { AttentionShape, KeyEmitter } from './attend.ts';
+import { addBytes, byteSums, clearByteSums, scoreByteSums } from './byte-sums.ts';
 import { type CodeColumns, codeColumns, spanAddress, spanPair, VECTOR_BYTES } from './code-columns.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
 import { loadNorms } from './level-values.ts';
 import { addMeanScores } from './page-means.ts';
 import { prefetcher } from './prefetch.ts';
 import { applyMatrix } from './transform.ts';
-
-/** Heads that share the unpacked codes of a column. */
-const HEADS_PER_PASS = 4;
-
-/** Shuffles that interleave the even and odd sums of bytes. */
-export const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
 
 /** Byte offsets in the transformed queries of a group. */
 function queryLayout({ count }: CodeColumns, { group, headDim }: AttentionShape, isCentered: boolean) {
@@ -59,13 +54,13 @@ export function lookupTableKeyScratch({ encoding }: PageLayout, { headDim, pageT
   };
 }
 
-/** `transformScratch` must follow the queries that are transformed. */
+/** Both scratches are offsets in the thread's; `transformScratch` must follow the queries that are transformed. */
 export function lookupTableKeys(
   layout: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  transformScratch: () => I32,
-  scoreScratch: () => I32,
+  transformScratch: number,
+  scoreScratch: number,
 ): KeyEmitter | undefined {
   const { encoding } = layout;
   if (encoding.kind !== 'levels' || shape.precise) return undefined;
@@ -77,13 +72,12 @@ export function lookupTableKeys(
   const offsets = queryLayout(columns, shape, isCentered);
   return {
     queryBytes: offsets.bytes,
-    transformQuery(k, queries, _head, out) {
+    transformQuery(k, queries, _head, out, scratch) {
       const to = k.i32(out);
-      const transformed = k.i32(transformScratch());
-      const one = k.v128(f32x4.const(1));
+      const transformed = k.i32(i32.add(scratch, transformScratch));
       for (let g = 0; g < group; g++) {
         const query = k.i32(i32.add(queries, 4 * headDim * g));
-        applyMatrix(k, tables.queryMatrix, headDim, headDim, query, one, i32.add(transformed, 4 * headDim * g));
+        applyMatrix(k, tables.queryMatrix, headDim, headDim, query, i32.add(transformed, 4 * headDim * g));
       }
       if (isCentered) {
         k.for(0, 4 * group * headDim, 16, i => {
@@ -100,16 +94,16 @@ export function lookupTableKeys(
       }
     },
     beginPage() {},
-    scorePage(k, page, head, query, scores, _pageRope, next) {
-      const block = k.i32(blockAddress(layout, page, head));
+    scorePage(k, page, query, scores, _pageRope, next) {
+      const block = k.i32(blockAddress(layout, page));
       const norms = (token: Local<'i32'>, offset: number) => loadNorms(encoding, block, token, offset);
       const prefetchNext = prefetcher(k, next, (pageTokens / columns.span) * (columns.count / 2));
-      for (let first = 0; first < group; first += HEADS_PER_PASS) {
-        const heads = Array.from({ length: Math.min(HEADS_PER_PASS, group - first) }, (_, i) => first + i);
-        const prefetch = first === 0 ? prefetchNext : () => {};
-        scoreTables(k, columns, shape, block, query, heads, norms, scoreScratch(), scores, prefetch);
+      for (const heads of headPasses(group)) {
+        const prefetch = heads[0] === 0 ? prefetchNext : () => {};
+        const scratch = i32.add(page.scratch, scoreScratch);
+        scoreTables(k, columns, shape, block, query, heads, norms, scratch, scores, prefetch);
       }
-      addMeanScores(k, layout, shape, page, head, i32.add(query, offsets.floats), scores);
+      addMeanScores(k, layout, shape, page, i32.add(query, offsets.floats), scores);
     },
   };
 }
@@ -134,27 +128,27 @@ function pairColumns(
   const to = k.i32(columnOffsets);
   const magnitudes = k.i32(i32.add(from, 4 * headDim * group));
   const totals = Array.from({ length: group }, (_, g) => {
-    const total = k.f32(f32.const(1e-30));
+    const total = k.f32(f32.const(TINY));
     k.for(0, 4 * headDim, 4, i => k.set(total, f32.add(total, f32.abs(f32.load(i32.add(from, i), 4 * headDim * g)))));
     return k.f32(f32.div(f32.const(1), total));
   });
   k.for(0, count, 1, c => {
-    const at = k.i32(i32.add(from, i32.mul(c, 4 * dims)));
+    const at = k.i32(index(from, 4 * dims, c));
     const shares = totals.map((inverse, g) => f32.mul(columnMagnitude(columns, i32.add(at, 4 * headDim * g)), inverse));
     // The low bits of a magnitude are the column's index, so all magnitudes differ.
     const bits = i32.and(i32.bits(shares.reduce(f32.max)), -256);
-    k.do(i32.store(i32.add(magnitudes, i32.mul(c, 4)), i32.or(bits, c)));
+    k.do(i32.store(index(magnitudes, 4, c), i32.or(bits, c)));
   });
   const larger = k.v128();
   k.for(0, count, 1, c => {
-    const magnitude = k.v128(v128.load32Splat(i32.add(magnitudes, i32.mul(c, 4))));
+    const magnitude = k.v128(v128.load32Splat(index(magnitudes, 4, c)));
     k.set(larger, v128.zero);
     k.for(0, 4 * count, 16, j =>
       k.set(larger, i32x4.sub(larger, i32x4.gtS(v128.load(i32.add(magnitudes, j)), magnitude))),
     );
     const rank = k.i32([1, 2, 3].reduce((sum, n) => i32.add(sum, i32x4.lane(larger, n)), i32x4.lane(larger, 0)));
     const slot = i32.select(i32.ltS(rank, count / 2), i32.mul(rank, 2), i32.sub(2 * count - 1, i32.mul(rank, 2)));
-    k.do(i32.store(i32.add(to, i32.mul(slot, 4)), i32.mul(c, VECTOR_BYTES)));
+    k.do(i32.store(index(to, 4, slot), i32.mul(c, VECTOR_BYTES)));
   });
 }
 
@@ -175,8 +169,8 @@ function buildTables(
   const maxLevel = Math.max(...levels.map(Math.abs));
   const from = k.i32(columnOffsets);
   const columnAddress = (i: I32, offset = 0) =>
-    i32.add(z, i32.mul(i32.divU(i32.load(i32.add(from, i), offset), VECTOR_BYTES), 4 * dims));
-  const maxPair = k.f32(f32.const(1e-30));
+    index(z, 4 * dims, i32.divU(i32.load(i32.add(from, i), offset), VECTOR_BYTES));
+  const maxPair = k.f32(f32.const(TINY));
   k.for(0, 4 * count, 8, i => {
     const pair = [0, 4].map(offset => columnMagnitude(columns, k.i32(columnAddress(i, offset))));
     k.set(maxPair, f32.max(maxPair, f32.add(pair[0], pair[1])));
@@ -187,19 +181,17 @@ function buildTables(
   // The level of entry e for each dim of a column; extra entries repeat the levels.
   const level = (dim: number, e: number) => levels[(dims === 1 ? e : (e >> (2 * dim)) & 3) % levels.length];
   const four = (dim: number, n: number) => f32x4.const(...[0, 1, 2, 3].map(i => level(dim, 4 * n + i)));
-  const magic = f32x4.const(12582912);
   const to = k.i32(out);
   const [amplitude, amplitudes] = [k.v128(), k.v128(v128.zero)];
   k.for(0, 4 * count, 4, i => {
     const at = k.i32(columnAddress(i));
     const scaled = Array.from({ length: dims }, (_, d) => k.v128(f32x4.mul(v128.load32Splat(at, 4 * d), inverse)));
     const top = f32x4.mul(f32x4.splat(f32.mul(columnMagnitude(columns, at), f32.const(maxLevel))), inverse);
-    k.set(amplitude, f32x4.sub(f32x4.add(top, magic), magic));
+    k.set(amplitude, f32x4.sub(f32x4.add(top, f32x4.const(ROUND)), f32x4.const(ROUND)));
     k.set(amplitudes, f32x4.add(amplitudes, amplitude));
     const words = [0, 1, 2, 3].map(n => {
       const value = scaled.map((s, d) => f32x4.mul(s, four(d, n))).reduce((a, b) => f32x4.add(a, b));
-      // Rounds and leaves the integer in the low bits.
-      return k.v128(i32x4.sub(f32x4.add(value, f32x4.add(amplitude, magic)), i32x4.const(0x4b400000)));
+      return k.v128(roundedToI32(f32x4.add(value, f32x4.add(amplitude, f32x4.const(ROUND)))));
     });
     const low = i16x8.narrowS(words[0], words[1]);
     k.do(v128.store(to, i8x16.narrowU(low, i16x8.narrowS(words[2], words[3]))));
@@ -226,7 +218,7 @@ function scoreTables(
   // The tables and scales are at the same place with and without floats after them.
   const offsets = queryLayout(columns, shape, false);
   const vectors = span / 16;
-  const byteSums = k.i32(scratch);
+  const pairSums = k.i32(scratch);
   const pairBytes = vectors * heads.length * 16;
   const sumOffset = (v: number, i: number) => 16 * (v * heads.length + i);
   const pair = [0, 1].map(() => [k.v128(), k.v128()]);
@@ -237,22 +229,15 @@ function scoreTables(
     const start = k.i32(spanAddress(planes[0], block, token));
     k.set(from, query);
     k.set(slot, i32.add(query, offsets.columns));
-    k.set(to, byteSums);
+    k.set(to, pairSums);
     k.for(0, count, 2, () => {
-      addresses.forEach((address, c) => {
-        k.set(address, i32.add(start, i32.load(slot, 4 * c)));
-      });
+      for (const [c, address] of addresses.entries()) k.set(address, i32.add(start, i32.load(slot, 4 * c)));
       // 32 tokens share the loads of tables. Sums go to memory: stores bound how far V8 moves loads ahead.
       for (let v = 0; v < vectors; v += 2) {
-        pair.forEach((columnCodes, c) => {
-          spanPair(k, columns, addresses[c], v).forEach((codes, half) => {
-            k.set(columnCodes[half], codes);
-          });
-        });
+        for (const [c, columnCodes] of pair.entries())
+          for (const [half, codes] of spanPair(k, columns, addresses[c], v).entries()) k.set(columnCodes[half], codes);
         heads.forEach((head, i) => {
-          tables.forEach((table, c) => {
-            k.set(table, v128.load(from, 16 * (c * group + head)));
-          });
+          for (const [c, table] of tables.entries()) k.set(table, v128.load(from, 16 * (c * group + head)));
           for (const half of [0, 1]) {
             const [a, b] = tables.map((table, c) => swizzle(relaxed)(table, pair[c][half]));
             k.do(v128.store(to, i8x16.add(a, b), sumOffset(v + half, i)));
@@ -268,38 +253,27 @@ function scoreTables(
   });
 
   function reduceSums(token: Local<'i32'>): void {
-    const [raw, odd, bytes] = [k.v128(), k.v128(), k.v128()];
+    const sums = byteSums(k);
+    const bytes = k.v128();
     const norm = [0, 1, 2, 3].map(() => k.v128());
     const pairs = count / 2;
     const unrolled = [8, 6, 5, 4, 3, 2].find(n => pairs % n === 0)!;
-    const out = k.i32(i32.add(scores, i32.mul(token, 4)));
+    const out = k.i32(index(scores, 4, token));
     for (let v = 0; v < vectors; v++) {
-      norm.forEach((local, n) => {
-        k.set(local, norms(token, 16 * v + 4 * n));
-      });
+      for (const [n, local] of norm.entries()) k.set(local, norms(token, 16 * v + 4 * n));
       heads.forEach((head, i) => {
-        // Even and odd bytes are summed separately: `raw` adds 16-bit lanes with both, `odd` the high bytes alone.
-        k.set(raw, v128.zero);
-        k.set(odd, v128.zero);
-        k.set(to, byteSums);
+        clearByteSums(k, sums);
+        k.set(to, pairSums);
         k.for(0, pairs, unrolled, () => {
           for (let n = 0; n < unrolled; n++) {
             k.set(bytes, v128.load(to, n * pairBytes + sumOffset(v, i)));
-            k.set(raw, i16x8.add(raw, bytes));
-            k.set(odd, i16x8.add(odd, i16x8.shrU(bytes, 8)));
+            addBytes(k, sums, bytes);
           }
           k.increment(to, unrolled * pairBytes);
         });
-        k.set(raw, i16x8.sub(raw, i16x8.shl(odd, 8)));
-        const [scale, offset] = [0, 4].map(o => k.v128(v128.load32Splat(query, offsets.scales + 8 * head + o)));
-        INTERLEAVE.forEach((lanes, half) => {
-          const eight = k.v128(v128.shuffle(raw, odd, lanes));
-          [i32x4.extendLowU(eight), i32x4.extendHighU(eight)].forEach((four, quarter) => {
-            const n = 2 * half + quarter;
-            const score = multiplyAdd(relaxed)(f32x4.fromI32(four), scale, offset);
-            k.do(v128.store(out, f32x4.mul(score, norm[n]), 4 * (head * pageTokens + 16 * v + 4 * n)));
-          });
-        });
+        scoreByteSums(k, relaxed, sums, query, offsets.scales + 8 * head, (score, n) =>
+          k.do(v128.store(out, f32x4.mul(score, norm[n]), 4 * (head * pageTokens + 16 * v + 4 * n))),
+        );
       });
     }
   }

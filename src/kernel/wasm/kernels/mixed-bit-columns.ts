@@ -2,8 +2,9 @@
  * Pages of columns of 0 to 6 bits each (mead's uniform sibling). The widths are data: `columns` is [kv head][dim] of
  * { bits i32, byte offset in the page i32, step f32 }.
  */
-import { f32, type I32, i32, type Local } from '../emit.ts';
+import { f32, type I32, i32, index, type Local } from '../emit.ts';
 import type { Kernel } from '../module.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
 
 export const COLUMN_ENTRY_BYTES = 12;
 
@@ -21,7 +22,7 @@ function forEachColumn(
   page: I32,
   body: (dim: I32, c: Column) => void,
 ) {
-  const at = k.i32(i32.add(columns, i32.mul(head, COLUMN_ENTRY_BYTES * headDim)));
+  const at = k.i32(index(columns, COLUMN_ENTRY_BYTES * headDim, head));
   k.for(0, headDim, 1, dim => {
     body(dim, {
       bits: k.i32(i32.load(at)),
@@ -52,7 +53,7 @@ function forEachByte(
       k.for(0, bytes, 1, i => {
         const first = k.i32(i32.add(i32.mul(i32.divU(i, blockBytes), blockCodes), i32.remU(i, blockBytes)));
         const parts = Array.from({ length: 8 / width }, (_, s) => ({
-          token: (base: I32) => i32.add(base, i32.mul(i32.add(first, s * blockBytes), 4)),
+          token: (base: I32) => index(base, 4, i32.add(first, s * blockBytes)),
           shift: s * width,
         }));
         body(i32.add(start, i), parts, 2 ** width - 1, planeShift);
@@ -63,16 +64,10 @@ function forEachByte(
   }
 }
 
-/** Writes a head's vectors, [token][headDim] f32. `codes` is scratch of one i32 per token. */
+/** Takes one i32 per token of `codes`. */
 export function dequantizeMixedBits(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: tokens }, page, head, codes, out }: DequantizeContext,
   columns: number,
-  headDim: number,
-  tokens: number,
-  page: I32,
-  head: I32,
-  codes: I32,
-  out: I32,
 ): void {
   forEachColumn(k, columns, headDim, head, page, (dim, column) => {
     k.for(0, 4 * tokens, 4, t => k.do(i32.store(i32.add(codes, t), 0)));
@@ -85,37 +80,31 @@ export function dequantizeMixedBits(
     });
     const unusedBits = k.i32(i32.sub(32, column.bits));
     k.for(0, tokens, 1, t => {
-      const code = i32.shrS(i32.shl(i32.load(i32.add(codes, i32.mul(t, 4))), unusedBits), unusedBits);
+      const code = i32.shrS(i32.shl(i32.load(index(codes, 4, t)), unusedBits), unusedBits);
       const value = f32.mul(f32.add(f32.fromI32(code), f32.const(0.5)), column.step);
-      const to = i32.add(i32.add(out, i32.mul(t, 4 * headDim)), i32.mul(dim, 4));
+      const to = index(index(out, 4 * headDim, t), 4, dim);
       k.do(f32.store(to, f32.select(column.bits, value, f32.const(0))));
     });
   });
 }
 
-/** Encodes a head's vectors `y`, [token][headDim] f32. `codes` is scratch of one i32 per token. */
+/** Takes one i32 per token of `codes`. */
 export function sealMixedBits(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens: tokens }, page, head, y, codes }: SealContext,
   columns: number,
-  headDim: number,
-  tokens: number,
-  page: I32,
-  head: I32,
-  y: I32,
-  codes: I32,
 ): void {
   forEachColumn(k, columns, headDim, head, page, (dim, column) => {
     k.if(column.bits, () => {
       const max = k.i32(i32.sub(i32.shl(1, i32.sub(column.bits, 1)), 1));
       const min = k.i32(i32.sub(-1, max));
       k.for(0, tokens, 1, t => {
-        const value = f32.load(i32.add(i32.add(y, i32.mul(t, 4 * headDim)), i32.mul(dim, 4)));
+        const value = f32.load(index(index(y, 4 * headDim, t), 4, dim));
         const code = k.i32(i32.fromF32(f32.floor(f32.div(value, column.step))));
         k.set(code, i32.select(i32.gtS(code, max), max, code));
         k.set(code, i32.select(i32.ltS(code, min), min, code));
         // With a step of 0 all codes are 0.
         k.set(code, i32.select(f32.gt(column.step, f32.const(0)), code, 0));
-        k.do(i32.store(i32.add(codes, i32.mul(t, 4)), code));
+        k.do(i32.store(index(codes, 4, t), code));
       });
       forEachByte(k, column, tokens, (byte, parts, mask, planeShift) => {
         const value = parts

@@ -1,23 +1,20 @@
 /** Nearest-entry search in a codebook, the hot loop of k-means. */
-import { f32x4, i32, i32x4, v128 } from '../emit.ts';
-import { Kernel, moduleBytes } from '../module.ts';
+import { f32x4, i32, i32x4, index, v128 } from '../emit.ts';
+import { Kernel, signature } from '../module.ts';
 
 /** Points per block: they are stored as [block][dim][point]. */
 export const POINT_BLOCK = 8;
 
 /**
- * nearest(points, codes, book, blocks, entries): codes = the nearest entry of each point as u16; ties go to the first.
- * An entry is its values followed by half its squared norm: the nearest one maximizes dot - half squared norm.
+ * codes = the nearest entry of each point as u16; ties go to the first. An entry is its values followed by half its
+ * squared norm: the nearest one maximizes dot - half squared norm.
  */
-export function nearestEntryModule(
-  dims: number,
-  memory: { maxPages: number; shared: boolean },
-): Uint8Array<ArrayBuffer> {
-  const k = new Kernel('nearest', Array(5).fill('i32'));
-  const [points, codes, book, blocks, entries] = k.params.map((_, i) => k.i32Param(i));
+export function nearestEntry(dims: number) {
+  const k = new Kernel(signature('nearest', 'points', 'codes', 'book', 'blocks', 'entries'));
+  const { points, codes, book, blocks, entries } = k.params;
   const entryBytes = 4 * (dims + 1);
   const [from, to] = [k.i32(points), k.i32(codes)];
-  const end = k.i32(i32.add(book, i32.mul(entries, entryBytes)));
+  const end = k.i32(index(book, entryBytes, entries));
   const groups = [0, 16].map(offset => ({ offset, score: k.v128(), max: k.v128(), best: k.v128() }));
   // V8 rematerializes constants at every use: keep this one out of the loop.
   const [c, entry, one] = [k.v128(), k.v128(), k.v128(i32x4.const(1))];
@@ -42,11 +39,10 @@ export function nearestEntryModule(
       }
       k.set(entry, i32x4.add(entry, one));
     });
-    groups.forEach(({ best }, g) => {
+    for (const [g, { best }] of groups.entries())
       for (let lane = 0; lane < 4; lane++) k.do(i32.store16(to, i32x4.lane(best, lane), 8 * g + 2 * lane));
-    });
     k.increment(from, 4 * POINT_BLOCK * dims);
     k.increment(to, 2 * POINT_BLOCK);
   });
-  return moduleBytes([k], memory);
+  return k;
 }

@@ -1,12 +1,15 @@
 /** RMS norm, RoPE, SwiGLU and f16 conversion. Tensors are contiguous rows of f32. */
-import { f32, f32x4, i32, lanes32, v128 } from '../emit.ts';
+import { f32, f32x4, i32, index, lanes32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { chunkRange, exp, f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
+import { chunked } from '../task.ts';
 
-/** norm(x, out, weight, vectors, n, eps bits): out = x / rms(x) * weight, or added to out, for each vector of n values. */
+/** out = x / rms(x) * weight, or added to out, for each vector of n values. `eps` is the bits of an f32. */
+export const normSignature = (accumulate: boolean) =>
+  chunked(accumulate ? 'normAdd' : 'norm', 'x', 'out', 'weight', 'vectors', 'n', 'eps');
 export function norm(accumulate: boolean): Kernel {
-  const k = new Kernel(accumulate ? 'normAdd' : 'norm', Array(9).fill('i32'));
-  const [x, out, weight, vectors, n, eps, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(normSignature(accumulate));
+  const { x, out, weight, vectors, n, eps, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, vectors, 1, chunk, chunks);
   k.for(from, to, 1, vector => {
     const at = k.i32(i32.mul(i32.mul(vector, n), 4));
@@ -30,15 +33,16 @@ export function norm(accumulate: boolean): Kernel {
   return k;
 }
 
-/** rope(x, angles, rows, cols, headDim, dims): rotates adjacent pairs of the first `dims` dims of each head. */
+/** Rotates adjacent pairs of the first `dims` dims of each head. */
+export const ROPE = chunked('rope', 'x', 'angles', 'rows', 'cols', 'headDim', 'dims');
 export function rope(): Kernel {
-  const k = new Kernel('rope', Array(9).fill('i32'));
-  const [x, angles, rows, cols, headDim, dims, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(ROPE);
+  const { x, angles, rows, cols, headDim, dims, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, rows, 1, chunk, chunks);
   const sign = f32x4.const(-1, 1, -1, 1);
   k.for(from, to, 1, row => {
-    const start = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
-    const rowAngles = k.i32(i32.add(angles, i32.mul(i32.mul(row, dims), 4)));
+    const start = k.i32(index(x, 4, i32.mul(row, cols)));
+    const rowAngles = k.i32(index(angles, 4, i32.mul(row, dims)));
     k.for(0, i32.mul(cols, 4), i32.mul(headDim, 4), head => {
       // Two pairs per iteration; if dims is not a multiple of 4, the last pair is rotated by itself.
       const pairs = k.i32(i32.and(i32.mul(dims, 4), -16));
@@ -65,10 +69,11 @@ export function rope(): Kernel {
   return k;
 }
 
-/** swiglu(gate, up, values): gate = silu(gate) * up. */
+/** gate = silu(gate) * up. */
+export const SWIGLU = chunked('swiglu', 'gate', 'up', 'values');
 export function swiglu(): Kernel {
-  const k = new Kernel('swiglu', Array(6).fill('i32'));
-  const [gate, up, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(SWIGLU);
+  const { gate, up, values, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, values, 4, chunk, chunks);
   const g = k.v128();
   k.for(i32.mul(from, 4), i32.mul(to, 4), 16, i => {
@@ -79,36 +84,34 @@ export function swiglu(): Kernel {
   return k;
 }
 
-/** f16ToF32(x, out, values) */
+export const F16_TO_F32 = chunked('f16ToF32', 'x', 'out', 'values');
 export function f16ToF32(): Kernel {
-  const k = new Kernel('f16ToF32', Array(6).fill('i32'));
-  const [x, out, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(F16_TO_F32);
+  const { x, out, values, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, values, 4, chunk, chunks);
   k.for(from, to, 4, i => {
-    k.do(v128.store(i32.add(out, i32.mul(i, 4)), loadF16x4(i32.add(x, i32.mul(i, 2)))));
+    k.do(v128.store(index(out, 4, i), loadF16x4(index(x, 2, i))));
   });
   return k;
 }
 
-/**
- * f32ToF16Heads(k, v, out, capacity, tokens, n, heads): f32 [token][head][n] to f16 [head][capacity][n], the values after
- * the keys.
- */
+/** Keys and values, f32 [token][head][n], to f16 [head][capacity][n], the values after the keys. */
+export const F32_TO_F16_HEADS = chunked('f32ToF16Heads', 'keys', 'values', 'out', 'capacity', 'tokens', 'n', 'heads');
 export function f32ToF16Heads(): Kernel {
-  const kernel = new Kernel('f32ToF16Heads', Array(10).fill('i32'));
-  const [k, v, out, capacity, tokens, n, heads, chunk, chunks] = kernel.params.map((_, i) => kernel.i32Param(i));
-  kernel.for(chunk, i32.mul(heads, 2), chunks, unit => {
-    const head = kernel.i32(i32.remU(unit, heads));
-    const x = kernel.i32(i32.select(i32.ltS(unit, heads), k, v));
-    const target = kernel.i32(i32.add(out, i32.mul(i32.mul(i32.mul(unit, capacity), n), 2)));
-    kernel.for(0, tokens, 1, token => {
-      const source = kernel.i32(i32.add(x, i32.mul(i32.mul(i32.add(i32.mul(token, heads), head), n), 4)));
-      kernel.for(0, n, 4, i => {
-        const f16 = kernel.v128(f32ToF16(kernel, v128.load(i32.add(source, i32.mul(i, 4)))));
-        kernel.do(v128.store64(target, packLow16(f16, f16)));
-        kernel.increment(target, 8);
+  const k = new Kernel(F32_TO_F16_HEADS);
+  const { keys, values, out, capacity, tokens, n, heads, chunk, chunks } = k.params;
+  k.for(chunk, i32.mul(heads, 2), chunks, unit => {
+    const head = k.i32(i32.remU(unit, heads));
+    const x = k.i32(i32.select(i32.ltS(unit, heads), keys, values));
+    const target = k.i32(index(out, 2, i32.mul(i32.mul(unit, capacity), n)));
+    k.for(0, tokens, 1, token => {
+      const source = k.i32(index(x, 4, i32.mul(i32.add(i32.mul(token, heads), head), n)));
+      k.for(0, n, 4, i => {
+        const f16 = k.v128(f32ToF16(k, v128.load(index(source, 4, i))));
+        k.do(v128.store64(target, packLow16(f16, f16)));
+        k.increment(target, 8);
       });
     });
   });
-  return kernel;
+  return k;
 }

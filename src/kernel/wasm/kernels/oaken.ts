@@ -1,10 +1,11 @@
 /** Oaken's pages; codec/oaken/format.ts defines the bytes and the algorithm. */
-import type { PageEncoding, PageShape } from '../../page-layout.ts';
+import type { PageEncoding } from '../../page-layout.ts';
 import { packGrid, unpackGrid } from '../code-grid.ts';
-import { f32, type I32, i32, type Local } from '../emit.ts';
+import { f32, type I32, i32, index, type Local } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { loadF16, storeF16 } from '../ops.ts';
-import { type Tail, tailVector } from './tail.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
+import { tailVector } from './tail.ts';
 
 type Oaken = PageEncoding & { kind: 'oaken' };
 
@@ -24,38 +25,32 @@ const zero = f32.const(0);
 function forEachBlock(k: Kernel, headDim: number, visit: (first: Local<'i32'>, end: Local<'i32'>) => void): void {
   k.for(0, headDim, BLOCK, first => {
     const end = k.i32(i32.add(first, BLOCK));
-    k.set(end, i32.select(i32.ltS(end, headDim), end, headDim));
+    k.set(end, i32.min(end, headDim));
     visit(first, end);
   });
 }
 
 export function dequantizeOaken(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, page, block, head, codes, out }: DequantizeContext,
   encoding: Oaken,
-  { headDim, pageTokens }: PageShape,
-  page: I32,
-  block: I32,
-  head: I32,
-  codes: I32,
-  out: I32,
 ): void {
   const [outerLow, innerLow, innerHigh, outerHigh] = encoding.thresholds.map(f32.const);
   unpackGrid(k, { ...encoding.codes, tokens: pageTokens, dims: headDim }, block, codes);
   const list = k.i32(i32.add(page, encoding.listsOffset));
-  k.increment(list, i32.load(i32.add(page, i32.mul(head, 4)), encoding.listStartsOffset));
+  k.increment(list, i32.load(index(page, 4, head), encoding.listStartsOffset));
   const [value, step, min] = [k.f32(), k.f32(), k.f32()];
   const [n, count, entry, dim, range] = [k.i32(0), k.i32(), k.i32(), k.i32(), k.i32()];
   k.for(0, pageTokens, 1, t => {
-    const ranges = k.i32(i32.add(i32.add(page, encoding.rangesOffset), i32.mul(t, RANGES_BYTES)));
-    const from = k.i32(i32.add(codes, i32.mul(t, headDim)));
-    const to = k.i32(i32.add(out, i32.mul(t, 4 * headDim)));
+    const ranges = k.i32(index(i32.add(page, encoding.rangesOffset), RANGES_BYTES, t));
+    const from = k.i32(index(codes, headDim, t));
+    const to = k.i32(index(out, 4 * headDim, t));
     k.set(min, loadF16(ranges, MIDDLE));
     k.set(step, f32.mul(f32.sub(loadF16(ranges, MIDDLE + 2), min), f32.const(1 / STEPS)));
     const codeAt = (i: I32) => f32.fromI32(i32.load8U(i32.add(from, i)));
     k.for(0, headDim, 1, i => {
       k.set(value, f32.add(min, f32.mul(codeAt(i), step)));
       const shift = f32.select(f32.lt(value, zero), innerLow, innerHigh);
-      k.do(f32.store(i32.add(to, i32.mul(i, 4)), f32.add(value, shift)));
+      k.do(f32.store(index(to, 4, i), f32.add(value, shift)));
     });
     forEachBlock(k, headDim, first => {
       const byte = i32.load8U(i32.add(block, i32.shrU(n, 1)), encoding.listCountsOffset);
@@ -74,7 +69,7 @@ export function dequantizeOaken(
         k.set(range, i32.add(ranges, i32.add(i32.select(outer, OUTER, INNER), i32.select(negative, 0, 2))));
         const shift = f32.select(outer, f32.select(negative, outerLow, outerHigh), zero);
         const size = f32.mul(f32.mul(codeAt(dim), loadF16(range)), f32.const(1 / STEPS));
-        k.do(f32.store(i32.add(to, i32.mul(dim, 4)), f32.add(size, shift)));
+        k.do(f32.store(index(to, 4, dim), f32.add(size, shift)));
       });
     });
   });
@@ -83,16 +78,7 @@ export function dequantizeOaken(
 /**
  * Encodes one head's block and lists. Heads share ranges and the space for lists, so each one reads all heads' vectors.
  */
-export function sealOaken(
-  k: Kernel,
-  encoding: Oaken,
-  shape: PageShape,
-  tail: Tail,
-  page: I32,
-  block: I32,
-  head: I32,
-  codes: I32,
-): void {
+export function sealOaken({ k, shape, tail, page, block, head, codes }: SealContext, encoding: Oaken): void {
   const { headDim, pageTokens, kvHeads } = shape;
   const [outerLow, innerLow, innerHigh, outerHigh] = encoding.thresholds.map(f32.const);
   const x = k.f32();
@@ -105,7 +91,7 @@ export function sealOaken(
     k.set(ends[n].min, f32.min(ends[n].min, shifted()));
     k.set(ends[n].max, f32.max(ends[n].max, shifted()));
   };
-  const rangesAt = (t: I32) => i32.add(i32.add(page, encoding.rangesOffset), i32.mul(t, RANGES_BYTES));
+  const rangesAt = (t: I32) => index(i32.add(page, encoding.rangesOffset), RANGES_BYTES, t);
   k.for(0, pageTokens, 1, t => {
     for (const { min, max } of ends) {
       k.set(min, zero);
@@ -143,7 +129,7 @@ export function sealOaken(
   const countBlock = (vector: I32, first: I32, end: I32) => {
     k.set(count, 0);
     k.for(first, end, 1, i => {
-      k.set(x, loadF16(i32.add(vector, i32.mul(i, 2))));
+      k.set(x, loadF16(index(vector, 2, i)));
       k.increment(count, isListed());
     });
   };
@@ -165,21 +151,21 @@ export function sealOaken(
   const end = k.i32(0);
   const fits = () => i32.eqz(i32.gtS(i32.add(end, listBytes()), encoding.listsCapacity));
   forEachBlockOf(head, () => k.if(fits(), () => k.increment(end, listBytes())));
-  k.do(i32.store(i32.add(page, i32.mul(head, 4)), end, encoding.listStartsOffset));
+  k.do(i32.store(index(page, 4, head), end, encoding.listStartsOffset));
 
   const n = k.i32(0);
   const [min, max, size, list, sign, fitsList] = [k.f32(), k.f32(), k.f32(), k.i32(), k.i32(), k.i32()];
   const dropped = k.i32(0);
   k.for(0, pageTokens, 1, t => {
     const vector = k.i32(tailVector(tail, shape, head, t));
-    const to = k.i32(i32.add(codes, i32.mul(t, headDim)));
+    const to = k.i32(index(codes, headDim, t));
     const ranges = k.i32(rangesAt(t));
     forEachBlock(k, headDim, (first, last) => {
       countBlock(vector, first, last);
       k.set(fitsList, fits());
       k.if(i32.eqz(fitsList), () => k.set(count, 0));
       const at = k.i32(i32.add(block, i32.shrU(n, 1)));
-      const nibble = i32.select(i32.ltS(count, COUNT_IN_LIST), count, COUNT_IN_LIST);
+      const nibble = i32.min(count, COUNT_IN_LIST);
       const lowNibble = i32.select(i32.and(n, 1), i32.load8U(at, encoding.listCountsOffset), 0);
       k.do(i32.store8(at, i32.or(lowNibble, i32.shl(nibble, i32.mul(i32.and(n, 1), 4))), encoding.listCountsOffset));
       k.increment(n, 1);
@@ -190,7 +176,7 @@ export function sealOaken(
         k.increment(list, 1);
       });
       k.for(first, last, 1, i => {
-        k.set(x, loadF16(i32.add(vector, i32.mul(i, 2))));
+        k.set(x, loadF16(index(vector, 2, i)));
         k.if(
           i32.and(fitsList, isListed()),
           () => {
@@ -217,6 +203,6 @@ export function sealOaken(
       });
     });
   });
-  k.do(i32.store(i32.add(page, i32.mul(head, 4)), dropped, encoding.droppedOffset));
+  k.do(i32.store(index(page, 4, head), dropped, encoding.droppedOffset));
   packGrid(k, { ...encoding.codes, tokens: pageTokens, dims: headDim }, codes, block);
 }

@@ -2,9 +2,9 @@
  * Online softmax. A state is {m, l, 0, 0, o[n]} in f32: running maximum, normalizer, weighted sum. Queries are scaled
  * by log2 e, so the weights are 2^(score - m), a few instructions for four tokens.
  */
-import { type F32, f32, f32x4, type I32, i32, i32x4, lanes32, type V128, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, index, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { multiplyAdd, reduceAdd, reduceMax } from '../ops.ts';
+import { multiplyAdd, ROUND, reduceAdd, reduceMax } from '../ops.ts';
 
 /** The score of a masked token. */
 export const MASKED = -1e30;
@@ -16,10 +16,9 @@ const [LEADING, ...COEFFICIENTS] = [0.0013276487, 0.0096755466, 0.0555071328, 0.
 
 /** 2^x of four values x <= 0, clamped at 2^-100 to avoid subnormals. */
 export function exp2x4(k: Kernel, value: V128, relaxed = false): V128 {
-  const magic = f32x4.const(12582912);
   const x = k.v128(f32x4.max(value, f32x4.const(-100)));
-  const shifted = k.v128(f32x4.add(x, magic));
-  const fraction = k.v128(f32x4.sub(x, f32x4.sub(shifted, magic)));
+  const shifted = k.v128(f32x4.add(x, f32x4.const(ROUND)));
+  const fraction = k.v128(f32x4.sub(x, f32x4.sub(shifted, f32x4.const(ROUND))));
   const p = COEFFICIENTS.reduce(
     (p: V128, c) => multiplyAdd(relaxed)(p, fraction, f32x4.const(c)),
     f32x4.const(LEADING),
@@ -95,7 +94,7 @@ function exponentiate(k: Kernel, scores: I32, count: I32, max: F32, relaxed: boo
 /** Merges `count` states, `stride` bytes apart, into the one at `state`. All have n sums. */
 export function mergeStates(k: Kernel, state: I32, others: I32, count: I32, stride: number, n: number): void {
   const [target, first] = [k.i32(state), k.i32(others)];
-  const end = k.i32(i32.add(first, i32.mul(count, stride)));
+  const end = k.i32(index(first, stride, count));
   const m = k.v128(v128.load32Splat(target));
   k.forAddresses(first, end, stride, other => k.set(m, f32x4.max(m, v128.load32Splat(other))));
   const factor = k.v128(exp2x4(k, f32x4.sub(v128.load32Splat(target), m)));

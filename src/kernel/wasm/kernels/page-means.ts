@@ -1,24 +1,24 @@
 /** Centered pages: the means of a page's vectors, [kv head][dim] f16 after its other fields (codec/centered.ts). */
 import type { PageLayout, PageShape } from '../../page-layout.ts';
-import { f32x4, type I32, i32, v128 } from '../emit.ts';
+import { f32x4, type I32, i32, index, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
+import type { PageHead } from './head-context.ts';
 
 /** Address of a head's mean. */
-const meanAddress = (offset: number, headDim: number, page: I32, head: I32): I32 =>
-  i32.add(i32.add(page, offset), i32.mul(head, 2 * headDim));
+const meanAddress = (offset: number, headDim: number, { page, head }: PageHead): I32 =>
+  index(i32.add(page, offset), 2 * headDim, head);
 
 /** Stores the mean of y, [token][dim] f32, and subtracts it as stored. */
 export function storeMeans(
   k: Kernel,
   { meansOffset }: PageLayout,
   { headDim, pageTokens }: PageShape,
-  page: I32,
-  head: I32,
+  page: PageHead,
   y: I32,
 ): void {
   if (meansOffset === undefined) return;
-  const mean = k.i32(meanAddress(meansOffset, headDim, page, head));
+  const mean = k.i32(meanAddress(meansOffset, headDim, page));
   const [sum, at] = [k.v128(), k.i32()];
   const eachToken = (emit: () => void) =>
     k.for(0, pageTokens, 1, () => {
@@ -43,17 +43,16 @@ export function addMeans(
   k: Kernel,
   { meansOffset, codedDim }: PageLayout,
   { headDim, pageTokens }: PageShape,
-  page: I32,
-  head: I32,
+  page: PageHead,
   out: I32,
 ): void {
   if (meansOffset === undefined) return;
-  const mean = k.i32(meanAddress(meansOffset, headDim, page, head));
+  const mean = k.i32(meanAddress(meansOffset, headDim, page));
   const at = k.i32(out);
   k.for(0, pageTokens, 1, () => {
     k.for(0, headDim, 4, i => {
-      const value = k.i32(i32.add(at, i32.mul(i, 4)));
-      k.do(v128.store(value, f32x4.add(v128.load(value), loadF16x4(i32.add(mean, i32.mul(i, 2))))));
+      const value = k.i32(index(at, 4, i));
+      k.do(v128.store(value, f32x4.add(v128.load(value), loadF16x4(index(mean, 2, i)))));
     });
     k.increment(at, 4 * codedDim);
   });
@@ -64,21 +63,19 @@ export function addMeanScores(
   k: Kernel,
   { meansOffset }: PageLayout,
   { headDim, group, pageTokens }: PageShape & { group: number },
-  page: I32,
-  head: I32,
+  page: PageHead,
   queries: I32,
   scores: I32,
 ): void {
   if (meansOffset === undefined) return;
-  const mean = k.i32(meanAddress(meansOffset, headDim, page, head));
+  const mean = k.i32(meanAddress(meansOffset, headDim, page));
   const query = k.i32(queries);
   const four = k.v128();
   const sums = Array.from({ length: group }, () => k.v128(v128.zero));
   k.for(0, headDim, 4, () => {
     k.set(four, loadF16x4(mean));
-    sums.forEach((sum, g) => {
+    for (const [g, sum] of sums.entries())
       k.set(sum, f32x4.add(sum, f32x4.mul(four, v128.load(query, 4 * headDim * g))));
-    });
     k.increment(mean, 8);
     k.increment(query, 16);
   });

@@ -1,8 +1,8 @@
 /** Product quantization: each subvector is an entry of a codebook. */
-import type { PageEncoding, PageShape } from '../../page-layout.ts';
+import type { PageEncoding } from '../../page-layout.ts';
 import { packGrid, unpackGrid } from '../code-grid.ts';
-import { type F32, f32, f32x4, type I32, i32, i32x4, v128 } from '../emit.ts';
-import type { Kernel } from '../module.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, index, v128 } from '../emit.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
 
 type CodebookEncoding = PageEncoding & { kind: 'book' };
 
@@ -15,6 +15,8 @@ export interface CodebookTables {
 /** The search processes four entries at a time: a book of two is padded with entries that are far from everything. */
 const searchEntries = ({ codes }: CodebookEncoding) => Math.max(4, 2 ** codes.bits);
 const FAR = 1e18;
+/** Above the error of every entry. */
+const MAX_ERROR = 3e38;
 
 export function uploadCodebooks(encoding: CodebookEncoding, upload: (data: Float32Array) => number): CodebookTables {
   const { subvectorDims, books, codes } = encoding;
@@ -36,20 +38,15 @@ function headCodebooks(
   head: I32,
 ) {
   return bookPerSubvector
-    ? { first: i32.add(address, i32.mul(head, subvectors * bookBytes)), step: bookBytes }
+    ? { first: index(address, subvectors * bookBytes, head), step: bookBytes }
     : { first: address, step: 0 };
 }
 
 /** Dequantizes a head's block to out[token][dim]; `codes` is scratch. */
 export function dequantizeCodebook(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, block, head, codes, out }: DequantizeContext,
   encoding: CodebookEncoding,
-  { headDim, pageTokens }: PageShape,
   tables: CodebookTables,
-  block: I32,
-  head: I32,
-  codes: I32,
-  out: I32,
 ): void {
   const { subvectorDims } = encoding;
   const subvectors = headDim / subvectorDims;
@@ -68,7 +65,7 @@ export function dequantizeCodebook(
     k.set(book, start);
     k.for(0, subvectors, 1, () => {
       const code = codeBytes === 2 ? i32.load16U(from) : i32.load8U(from);
-      k.set(entry, i32.add(book, i32.mul(code, 4 * subvectorDims)));
+      k.set(entry, index(book, 4 * subvectorDims, code));
       for (let i = 0; i < subvectorDims; ) {
         if (i + 4 <= subvectorDims) k.do(v128.store(to, v128.load(entry, 4 * i), 4 * i));
         else k.do(f32.store(to, f32.load(entry, 4 * i), 4 * i));
@@ -82,19 +79,13 @@ export function dequantizeCodebook(
 }
 
 /**
- * Encodes vectors y [token][dim], and returns the squared error of the tokens from `firstToken` on. Compares four entries
+ * Encodes vectors y [token][dim], and returns the squared error of the tokens from the first coded row on. Compares four entries
  * per iteration; ties go to the first, as in codec/.
  */
 export function sealCodebook(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, block, head, y, codes, tail }: SealContext,
   encoding: CodebookEncoding,
-  { headDim, pageTokens }: PageShape,
   tables: CodebookTables,
-  block: I32,
-  head: I32,
-  y: I32,
-  codes: I32,
-  firstToken: I32,
 ): F32 {
   const { subvectorDims } = encoding;
   const subvectors = headDim / subvectorDims;
@@ -103,18 +94,16 @@ export function sealCodebook(
   const [from, to] = [k.i32(y), k.i32(codes)];
   const [start, book, at] = [k.i32(first), k.i32(), k.i32()];
   const x = Array.from({ length: subvectorDims }, () => k.v128());
-  const [error, delta, minError, index, best, closer] = Array.from({ length: 6 }, () => k.v128());
+  const [error, delta, minError, entry, best, closer] = Array.from({ length: 6 }, () => k.v128());
   const [code, smallest, sum] = [k.i32(), k.f32(), k.f32(f32.const(0))];
   const codeBytes = encoding.codes.bits > 8 ? 2 : 1;
   k.for(0, pageTokens, 1, t => {
     k.set(book, start);
     k.for(0, subvectors, 1, () => {
-      x.forEach((value, i) => {
-        k.set(value, v128.load32Splat(from, 4 * i));
-      });
-      k.set(minError, f32x4.const(3e38));
+      for (const [i, value] of x.entries()) k.set(value, v128.load32Splat(from, 4 * i));
+      k.set(minError, f32x4.const(MAX_ERROR));
       k.set(best, v128.zero);
-      k.set(index, i32x4.const(0, 1, 2, 3));
+      k.set(entry, i32x4.const(0, 1, 2, 3));
       k.set(at, book);
       k.for(0, width, 4, () => {
         x.forEach((value, i) => {
@@ -123,8 +112,8 @@ export function sealCodebook(
         });
         k.set(closer, f32x4.gt(minError, error));
         k.set(minError, f32x4.min(minError, error));
-        k.set(best, v128.xor(best, v128.and(v128.xor(best, index), closer)));
-        k.set(index, i32x4.add(index, i32x4.const(4)));
+        k.set(best, v128.xor(best, v128.and(v128.xor(best, entry), closer)));
+        k.set(entry, i32x4.add(entry, i32x4.const(4)));
         k.increment(at, 16);
       });
       k.set(smallest, f32x4.lane(minError, 0));
@@ -137,7 +126,7 @@ export function sealCodebook(
           k.set(code, i32x4.lane(best, lane));
         });
       }
-      k.set(sum, f32.add(sum, f32.select(i32.ltS(t, firstToken), f32.const(0), smallest)));
+      k.set(sum, f32.add(sum, f32.select(i32.ltS(t, tail.firstCodedRow), f32.const(0), smallest)));
       k.do(codeBytes === 2 ? i32.store16(to, code) : i32.store8(to, code));
       k.increment(from, 4 * subvectorDims);
       k.increment(to, codeBytes);

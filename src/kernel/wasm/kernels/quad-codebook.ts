@@ -5,8 +5,9 @@
  * A book is 16 x 4 f32, followed by 16 f32: half the squared norm of each entry.
  */
 import { ADDITIVE_STARTS } from '../../page-layout.ts';
-import { f32, f32x4, type I32, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
-import { Kernel, moduleBytes } from '../module.ts';
+import { f32, f32x4, type I32, i32, i32x4, index, type Local, type V128, v128 } from '../emit.ts';
+import { Kernel, signature } from '../module.ts';
+import { transpose4x4 } from '../ops.ts';
 
 const ENTRIES = 16;
 export const CODEBOOK_BYTES = 4 * (4 * ENTRIES + ENTRIES);
@@ -25,15 +26,8 @@ export function withHalfNorms(books: Float32Array): Float32Array {
 }
 
 /** Four quads to four vectors, one per dim. */
-export function transposeQuads(k: Kernel, rows: readonly V128[]): Local<'v128'>[] {
-  const [a, b, c, d] = rows;
-  const low = [k.v128(v128.shuffle(a, b, lanes32(0, 4, 1, 5))), k.v128(v128.shuffle(c, d, lanes32(0, 4, 1, 5)))];
-  const high = [k.v128(v128.shuffle(a, b, lanes32(2, 6, 3, 7))), k.v128(v128.shuffle(c, d, lanes32(2, 6, 3, 7)))];
-  return [low, high].flatMap(([ab, cd]) => [
-    k.v128(v128.shuffle(ab, cd, lanes32(0, 1, 4, 5))),
-    k.v128(v128.shuffle(ab, cd, lanes32(2, 3, 6, 7))),
-  ]);
-}
+export const transposeQuads = (k: Kernel, rows: readonly V128[]): Local<'v128'>[] =>
+  transpose4x4(k, rows).map(dim => k.v128(dim));
 
 /** The nearest entries of groups of four quads, each given as four vectors, one per dim. Ties go to the first entry. */
 export function nearestEntries(k: Kernel, groups: readonly (readonly V128[])[], book: I32): Local<'v128'>[] {
@@ -97,7 +91,7 @@ function nearestStarts(k: Kernel, dims: readonly V128[], book: I32): Local<'v128
 /** starts [ADDITIVE_STARTS][count] bytes: the nearest entries of each row of four floats; count is a multiple of 4. */
 export function findStarts(k: Kernel, rows: I32, starts: I32, book: I32, count: I32 | number): void {
   k.for(0, count, 4, i => {
-    const from = k.i32(i32.add(rows, i32.mul(i, 16)));
+    const from = k.i32(index(rows, 16, i));
     const dims = transposeQuads(
       k,
       [0, 1, 2, 3].map(r => k.v128(v128.load(from, 16 * r))),
@@ -123,13 +117,13 @@ export function keepBetter(
   const row = k.v128();
   const [error, at] = [k.f32(), k.i32()];
   k.for(0, count, 1, i => {
-    k.set(row, v128.load(i32.add(rows, i32.mul(i, 16))));
+    k.set(row, v128.load(index(rows, 16, i)));
     k.set(row, f32x4.mul(row, row));
     k.set(
       error,
       f32.add(f32.add(f32x4.lane(row, 0), f32x4.lane(row, 1)), f32.add(f32x4.lane(row, 2), f32x4.lane(row, 3))),
     );
-    const known = k.i32(i32.add(errors, i32.mul(i, 4)));
+    const known = k.i32(index(errors, 4, i));
     k.if(f32.lt(error, f32.load(known)), () => {
       k.do(f32.store(known, error));
       k.set(at, i);
@@ -141,67 +135,70 @@ export function keepBetter(
   });
 }
 
-/**
- * assign(rows, codes, book, count): codes = the nearest entry of each row of four floats; count is a multiple of 8.
- * findStarts(rows, starts, book, count), keepBetter(rows, errors, codes, candidate, columns, count): see above.
- * addEntries(rows, codes, book, count, sign): rows += sign x their entries.
- * sumByCode(rows, codes, weights, sums, count): sums[16][4] += weight x row by code, then [16][4] sums of weights.
- */
-export function codebookTrainingModule(memory: { maxPages: number; shared: boolean }): Uint8Array<ArrayBuffer> {
-  const assign = new Kernel('assign', Array(4).fill('i32'));
-  {
-    const k = assign;
-    const [rows, codes, book, count] = k.params.map((_, i) => k.i32Param(i));
-    k.for(0, count, 8, i => {
-      const from = k.i32(i32.add(rows, i32.mul(i, 16)));
-      const groups = [0, 4].map(g =>
-        transposeQuads(
-          k,
-          [0, 1, 2, 3].map(r => k.v128(v128.load(from, 16 * (g + r)))),
-        ),
-      );
-      const to = k.i32(i32.add(codes, i));
-      nearestEntries(k, groups, book).forEach((entry, g) => {
-        for (let lane = 0; lane < 4; lane++) k.do(i32.store8(to, i32x4.lane(entry, lane), 4 * g + lane));
-      });
-    });
-  }
-
-  const loadEntry = (codes: I32, book: I32, i: I32) =>
-    v128.load(i32.add(book, i32.mul(i32.load8U(i32.add(codes, i)), 16)));
-  const addEntries = new Kernel('addEntries', ['i32', 'i32', 'i32', 'i32', 'f32']);
-  {
-    const k = addEntries;
-    const [rows, codes, book, count] = [0, 1, 2, 3].map(i => k.i32Param(i));
-    const sign = k.v128(f32x4.splat(k.f32Param(4)));
-    k.for(0, count, 1, i => {
-      const at = k.i32(i32.add(rows, i32.mul(i, 16)));
-      k.do(v128.store(at, f32x4.add(v128.load(at), f32x4.mul(sign, loadEntry(codes, book, i)))));
-    });
-  }
-
-  const sumByCode = new Kernel('sumByCode', Array(5).fill('i32'));
-  {
-    const k = sumByCode;
-    const [rows, codes, weights, sums, count] = k.params.map((_, i) => k.i32Param(i));
-    k.for(0, count, 1, i => {
-      const weight = k.v128(f32x4.splat(f32.load(i32.add(weights, i32.mul(i, 4)))));
-      const to = k.i32(i32.add(sums, i32.mul(i32.load8U(i32.add(codes, i)), 16)));
-      const value = f32x4.mul(weight, v128.load(i32.add(rows, i32.mul(i, 16))));
-      k.do(v128.store(to, f32x4.add(v128.load(to), value)));
-      k.do(v128.store(to, f32x4.add(v128.load(to, 16 * ENTRIES), weight), 16 * ENTRIES));
-    });
-  }
-  const starts = new Kernel('findStarts', Array(4).fill('i32'));
-  {
-    const [rows, to, book, count] = starts.params.map((_, i) => starts.i32Param(i));
-    findStarts(starts, rows, to, book, count);
-  }
-
-  const keep = new Kernel('keepBetter', Array(6).fill('i32'));
-  {
-    const [rows, errors, codes, candidate, columns, count] = keep.params.map((_, i) => keep.i32Param(i));
-    keepBetter(keep, { rows, errors, codes, candidate }, columns, count);
-  }
-  return moduleBytes([assign, addEntries, sumByCode, starts, keep], memory);
+/** codes = the nearest entry of each row of four floats; count is a multiple of 8. */
+function assignKernel() {
+  const k = new Kernel(signature('assign', 'rows', 'codes', 'book', 'count'));
+  const { rows, codes, book, count } = k.params;
+  k.for(0, count, 8, i => {
+    const from = k.i32(index(rows, 16, i));
+    const groups = [0, 4].map(g =>
+      transposeQuads(
+        k,
+        [0, 1, 2, 3].map(r => k.v128(v128.load(from, 16 * (g + r)))),
+      ),
+    );
+    const to = k.i32(i32.add(codes, i));
+    for (const [g, entry] of nearestEntries(k, groups, book).entries())
+      for (let lane = 0; lane < 4; lane++) k.do(i32.store8(to, i32x4.lane(entry, lane), 4 * g + lane));
+  });
+  return k;
 }
+
+/** rows += sign x their entries; `sign` is the bits of an f32. */
+function addEntriesKernel() {
+  const k = new Kernel(signature('addEntries', 'rows', 'codes', 'book', 'count', 'sign'));
+  const { rows, codes, book, count } = k.params;
+  const sign = k.v128(f32x4.splat(f32.fromBits(k.params.sign)));
+  k.for(0, count, 1, i => {
+    const at = k.i32(index(rows, 16, i));
+    const entry = v128.load(index(book, 16, i32.load8U(i32.add(codes, i))));
+    k.do(v128.store(at, f32x4.add(v128.load(at), f32x4.mul(sign, entry))));
+  });
+  return k;
+}
+
+/** sums[16][4] += weight x row by code, then [16][4] sums of weights. */
+function sumByCodeKernel() {
+  const k = new Kernel(signature('sumByCode', 'rows', 'codes', 'weights', 'sums', 'count'));
+  const { rows, codes, weights, sums, count } = k.params;
+  k.for(0, count, 1, i => {
+    const weight = k.v128(f32x4.splat(f32.load(index(weights, 4, i))));
+    const to = k.i32(index(sums, 16, i32.load8U(i32.add(codes, i))));
+    const value = f32x4.mul(weight, v128.load(index(rows, 16, i)));
+    k.do(v128.store(to, f32x4.add(v128.load(to), value)));
+    k.do(v128.store(to, f32x4.add(v128.load(to, 16 * ENTRIES), weight), 16 * ENTRIES));
+  });
+  return k;
+}
+
+function findStartsKernel() {
+  const k = new Kernel(signature('findStarts', 'rows', 'starts', 'book', 'count'));
+  const { rows, starts, book, count } = k.params;
+  findStarts(k, rows, starts, book, count);
+  return k;
+}
+
+function keepBetterKernel() {
+  const k = new Kernel(signature('keepBetter', 'rows', 'errors', 'codes', 'candidate', 'columns', 'count'));
+  keepBetter(k, k.params, k.params.columns, k.params.count);
+  return k;
+}
+
+/** What trains additive codebooks. */
+export const codebookTrainingKernels = () => ({
+  assign: assignKernel(),
+  addEntries: addEntriesKernel(),
+  sumByCode: sumByCodeKernel(),
+  findStarts: findStartsKernel(),
+  keepBetter: keepBetterKernel(),
+});

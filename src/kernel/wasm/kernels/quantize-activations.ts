@@ -10,9 +10,10 @@
  *
  * Missing rows of the last tile are not written. For GEMV the one row is copied to all four rows of its tile.
  */
-import { f32, f32x4, i8x16, i16x8, i32, i32x4, type Local, lanes16, lanes32, v128 } from '../emit.ts';
+import { f32, f32x4, i8x16, i16x8, i32, i32x4, index, type Local, lanes16, lanes32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { chunkRange, reduceAdd, reduceMax } from '../ops.ts';
+import { chunkRange, MAX_INT16, reduceAdd, reduceMax, roundToI32 } from '../ops.ts';
+import { chunked } from '../task.ts';
 
 export type ActivationType = 'int8' | 'offset8' | 'int16';
 
@@ -26,27 +27,26 @@ export const ACTIVATION_TILE = {
 export const activationBytes = (type: ActivationType, rows: number, cols: number) =>
   Math.ceil(rows / TILE_ROWS) * (cols / 32) * ACTIVATION_TILE[type].size;
 
-export const quantizeKernelName = (type: ActivationType, kernel: 'gemv' | 'gemm') => `quantize ${type} ${kernel}`;
+export const quantizeSignature = (type: ActivationType, kernel: 'gemv' | 'gemm') =>
+  chunked(`quantize ${type} ${kernel}`, 'x', 'out', 'rows', 'cols');
 
 /**
- * quantize(x, out, rows, cols): the largest magnitude of a block becomes 127, or 32767 in precise mode, which uses
+ * The largest magnitude of a block becomes 127, or 32767 in precise mode, which uses
  * int16 only and does not visibly change the generated text.
  */
 export function quantizeActivations(type: ActivationType, kernel: 'gemv' | 'gemm', precise: boolean): Kernel {
-  const maxCode = precise ? 32767 : 127;
+  const maxCode = precise ? MAX_INT16 : 127;
   const oneRow = kernel === 'gemv';
   const tile = ACTIVATION_TILE[type];
-  const k = new Kernel(quantizeKernelName(type, kernel), Array(7).fill('i32'));
-  const [x, out, rows, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(quantizeSignature(type, kernel));
+  const { x, out, rows, cols, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, rows, 1, chunk, chunks);
   const v = Array.from({ length: 8 }, () => k.v128());
-  // Adding 1.5 x 2^23 rounds to an integer and leaves it in the low bits.
-  const magic = 12582912;
   const tileBytes = k.i32(i32.mul(i32.shrU(cols, 5), tile.size));
   k.for(from, to, 1, row => {
-    const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+    const source = k.i32(index(x, 4, i32.mul(row, cols)));
     const lane = i32.mul(i32.and(row, TILE_ROWS - 1), 4);
-    const block = k.i32(i32.add(i32.add(out, i32.mul(i32.divU(row, TILE_ROWS), tileBytes)), lane));
+    const block = k.i32(i32.add(index(out, tileBytes, i32.divU(row, TILE_ROWS)), lane));
     const store = (vector: Local<'v128'>, lane: number, offset: number) => {
       if (oneRow) k.do(v128.store(block, v128.shuffle(vector, vector, lanes32(lane, lane, lane, lane)), offset));
       else k.do(v128.store32Lane(block, vector, lane, offset));
@@ -61,18 +61,13 @@ export function quantizeActivations(type: ActivationType, kernel: 'gemv' | 'gemm
       const inverse = k.v128(
         f32x4.splat(f32.select(f32.gt(max, f32.const(0)), f32.div(f32.const(maxCode), max), f32.const(0))),
       );
-      for (const local of v) {
-        const shifted = f32x4.add(f32x4.mul(local, inverse), f32x4.const(magic));
-        k.set(local, i32x4.sub(shifted, i32x4.const(0x4b400000)));
-      }
+      for (const local of v) k.set(local, roundToI32(f32x4.mul(local, inverse)));
       const int16 = [0, 2, 4, 6].map(n => k.v128(i16x8.narrowS(v[n], v[n + 1])));
       const codes =
         type === 'int16'
           ? int16.map(w => k.v128(v128.shuffle(w, w, lanes16(0, 2, 1, 3, 4, 6, 5, 7))))
           : [0, 2].map(n => k.v128(i8x16.narrowS(int16[n], int16[n + 1])));
-      codes.forEach((vector, n) => {
-        for (let i = 0; i < 4; i++) store(vector, i, 16 * (4 * n + i));
-      });
+      for (const [n, vector] of codes.entries()) for (let i = 0; i < 4; i++) store(vector, i, 16 * (4 * n + i));
       const scale = k.f32(f32.mul(max, f32.const(1 / maxCode)));
       store(k.v128(f32x4.splat(scale)), 0, tile.scales);
       const integers = [0, 4].map(first => {

@@ -13,11 +13,13 @@ import {
   dotInt8,
   dotLaneSumsI16,
   hoist,
+  MAX_INT16,
   multiplyAdd,
   multiplyQ15,
   reduceAdd,
   reduceMax,
   reduceMaxSplat,
+  TINY,
   truncate,
 } from '../ops.ts';
 import type { AttentionShape } from './attend.ts';
@@ -104,9 +106,7 @@ export const EXPONENTIATE_SCRATCH = 16 * 3;
 function maxOfPage(k: Kernel, pageTokens: number, from: I32): V128 {
   const maxima = [0, 1, 2, 3].map(() => k.v128(f32x4.const(MIN_SCORE)));
   k.for(0, 4 * pageTokens, 64, i => {
-    maxima.forEach((max, n) => {
-      k.set(max, f32x4.max(max, v128.load(i32.add(from, i), 16 * n)));
-    });
+    for (const [n, max] of maxima.entries()) k.set(max, f32x4.max(max, v128.load(i32.add(from, i), 16 * n)));
   });
   return maxima.reduce<V128>(f32x4.max, maxima[0]);
 }
@@ -122,9 +122,8 @@ export function dotExponentials(
   const [exponential, sum] = [k.v128(), k.v128(v128.zero)];
   k.for(0, pageTokens, 8, () => {
     k.set(exponential, v128.load(from));
-    [i32x4.extendLowS, i32x4.extendHighS].forEach((extend, n) => {
+    for (const [n, extend] of [i32x4.extendLowS, i32x4.extendHighS].entries())
       k.set(sum, multiplyAdd(relaxed)(f32x4.fromI32(extend(exponential)), v128.load(value, 16 * n), sum));
-    });
     k.increment(from, 16);
     k.increment(value, 32);
   });
@@ -137,9 +136,9 @@ export function dotExponentials(
  */
 export function quantizeFactors(k: Kernel, { pageTokens, relaxed }: AttentionShape, factors: I32, out: I32): void {
   const [from, to] = [k.i32(factors), k.i32(out)];
-  const max = k.f32(f32.max(reduceMax(k, maxOfPage(k, pageTokens, from)), f32.const(1e-30)));
+  const max = k.f32(f32.max(reduceMax(k, maxOfPage(k, pageTokens, from)), f32.const(TINY)));
   k.do(f32.store(to, max, 2 * pageTokens));
-  const toQ15 = k.v128(f32x4.splat(f32.div(f32.const(32767), max)));
+  const toQ15 = k.v128(f32x4.splat(f32.div(f32.const(MAX_INT16), max)));
   k.for(0, pageTokens, 16, () => {
     for (const n of [0, 1]) {
       const [a, b] = [0, 16].map(i => truncate(relaxed)(f32x4.mul(v128.load(from, 32 * n + i), toQ15)));
@@ -150,6 +149,10 @@ export function quantizeFactors(k: Kernel, { pageTokens, relaxed }: AttentionSha
   });
 }
 export const factorBytes = (pageTokens: number) => 2 * pageTokens + 16;
+
+/** Of an f32. */
+const MANTISSA_BITS = 0x7fffff;
+const EXPONENT_BITS = 0x7f800000;
 
 export interface QuantizedProbabilities {
   /** One step, in units of the exponentials (in all lanes). */
@@ -182,9 +185,9 @@ export function quantizeProbabilities(
   const scales = heads.map(head => k.v128(probabilityScale(k, shape, head, productsOffset, factors, limit)));
   // scale = powerOfTwo x fraction, where powerOfTwo >= scale and the fraction is Q15.
   const splitScales = scales.map(scale => {
-    const above = v128.and(i32x4.add(scale, i32x4.const(0x7fffff)), i32x4.const(0x7f800000));
+    const above = v128.and(i32x4.add(scale, i32x4.const(MANTISSA_BITS)), i32x4.const(EXPONENT_BITS));
     const whole = k.v128(f32x4.max(above, f32x4.const(1)));
-    const words = [f32x4.div(f32x4.mul(scale, f32x4.const(32767)), whole), whole].map(x => {
+    const words = [f32x4.div(f32x4.mul(scale, f32x4.const(MAX_INT16)), whole), whole].map(x => {
       const word = k.v128(truncate(relaxed)(x));
       return k.v128(i16x8.narrowS(word, word));
     });
@@ -248,9 +251,7 @@ function probabilityScale(
         k.set(maxWords, i16x8.maxS(maxWords, word));
       });
       if (limit)
-        dotLaneSumsI16(words, relaxed).forEach((sum, n) => {
-          k.set(lanes[n], i32x4.add(lanes[n], sum));
-        });
+        for (const [n, sum] of dotLaneSumsI16(words, relaxed).entries()) k.set(lanes[n], i32x4.add(lanes[n], sum));
       k.increment(from, 32);
       k.increment(factor, 32);
     });

@@ -1,9 +1,10 @@
 /** Keys as their largest RoPE pairs (TriAttention); codec/tri/format.ts defines the bytes. */
-import type { PageEncoding, PageShape } from '../../page-layout.ts';
+import type { PageEncoding } from '../../page-layout.ts';
 import { packGrid, unpackGrid } from '../code-grid.ts';
-import { f32, type I32, i32, type Local } from '../emit.ts';
+import { f32, type I32, i32, index, type Local } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { loadF16, storeF16 } from '../ops.ts';
+import type { DequantizeContext, SealContext } from './head-context.ts';
 
 type Spectrum = PageEncoding & { kind: 'spectrum' };
 
@@ -16,13 +17,9 @@ function tilesOf(k: Kernel, { keptPairs, cosines }: Spectrum, pageTokens: number
 
 /** Writes page-relative keys, out[token][dim]. `tokenRope` is the address of cos and sin per token and pair. */
 export function dequantizeSpectrum(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, block, codes, out }: DequantizeContext,
   encoding: Spectrum,
-  { headDim, pageTokens }: PageShape,
   tokenRope: number,
-  block: I32,
-  codes: I32,
-  out: I32,
 ): void {
   const { keptPairs } = encoding;
   const { bits } = encoding.cosines;
@@ -30,24 +27,24 @@ export function dequantizeSpectrum(
   unpackGrid(k, { ...encoding.cosines, tokens: pageTokens, dims: keptPairs }, block, tiles.cosines);
   unpackGrid(k, { ...encoding.sines, tokens: pageTokens, dims: keptPairs }, block, tiles.sines);
   const signed = (tile: Local<'i32'>, at: I32) => {
-    const address = i32.add(tile, i32.mul(at, tiles.bytes));
+    const address = index(tile, tiles.bytes, at);
     const code = tiles.bytes === 2 ? i32.load16U(address) : i32.load8U(address);
     return f32.fromI32(i32.shrS(i32.shl(code, 32 - bits), 32 - bits));
   };
   const [cos, sin, step] = [k.f32(), k.f32(), k.f32()];
   const [pair, rope, to] = [k.i32(), k.i32(), k.i32()];
   k.for(0, pageTokens, 1, t => {
-    const row = k.i32(i32.add(out, i32.mul(t, 4 * headDim)));
+    const row = k.i32(index(out, 4 * headDim, t));
     k.for(0, 4 * headDim, 4, i => k.do(f32.store(i32.add(row, i), f32.const(0))));
-    const scale = loadF16(i32.add(block, i32.mul(t, 2)), encoding.scales.offset);
+    const scale = loadF16(index(block, 2, t), encoding.scales.offset);
     k.set(step, f32.mul(scale, f32.const(1 / (2 ** (bits - 1) - 1))));
     k.for(0, keptPairs, 1, slot => {
       const at = k.i32(i32.add(i32.mul(t, keptPairs), slot));
       k.set(cos, f32.mul(signed(tiles.cosines, at), step));
       k.set(sin, f32.mul(signed(tiles.sines, at), step));
-      k.set(pair, i32.load8U(i32.add(i32.add(block, i32.mul(slot, pageTokens)), t), encoding.pairsOffset));
+      k.set(pair, i32.load8U(i32.add(index(block, pageTokens, slot), t), encoding.pairsOffset));
       k.set(rope, i32.mul(i32.add(i32.mul(t, headDim / 2), pair), 8));
-      k.set(to, i32.add(row, i32.mul(pair, 8)));
+      k.set(to, index(row, 8, pair));
       const [c, s] = [f32.load(rope, tokenRope), f32.load(rope, tokenRope + 4)];
       k.do(f32.store(to, f32.sub(f32.mul(cos, c), f32.mul(sin, s))));
       k.do(f32.store(to, f32.add(f32.mul(cos, s), f32.mul(sin, c)), 4));
@@ -57,14 +54,9 @@ export function dequantizeSpectrum(
 
 /** Encodes page-relative keys y [token][dim]. `scratch` is space for two vectors. */
 export function sealSpectrum(
-  k: Kernel,
+  { k, shape: { headDim, pageTokens }, block, y, codes, scratch }: SealContext,
   encoding: Spectrum,
-  { headDim, pageTokens }: PageShape,
   tokenRope: number,
-  block: I32,
-  y: I32,
-  codes: I32,
-  scratch: I32,
 ): void {
   const { keptPairs } = encoding;
   const { bits } = encoding.cosines;
@@ -74,12 +66,12 @@ export function sealSpectrum(
   const [a, b, scale, maxEnergy] = [k.f32(), k.f32(), k.f32(), k.f32()];
   const [best, slot, rope] = [k.i32(), k.i32(), k.i32()];
   k.for(0, pageTokens, 1, t => {
-    const vector = k.i32(i32.add(y, i32.mul(t, 4 * headDim)));
+    const vector = k.i32(index(y, 4 * headDim, t));
     const load = (pair: I32) => {
-      k.set(a, f32.load(i32.add(vector, i32.mul(pair, 8))));
-      k.set(b, f32.load(i32.add(vector, i32.mul(pair, 8)), 4));
+      k.set(a, f32.load(index(vector, 8, pair)));
+      k.set(b, f32.load(index(vector, 8, pair), 4));
     };
-    const energyAt = (pair: I32) => i32.add(energies, i32.mul(pair, 4));
+    const energyAt = (pair: I32) => index(energies, 4, pair);
     k.for(0, headDim / 2, 1, pair => {
       load(pair);
       k.do(f32.store(energyAt(pair), f32.add(f32.mul(a, a), f32.mul(b, b))));
@@ -109,7 +101,7 @@ export function sealSpectrum(
     const sine = f32.sub(f32.mul(b, c), f32.mul(a, s));
     k.set(scale, f32.const(0));
     forEachSelected(() => k.set(scale, f32.max(scale, f32.max(f32.abs(cosine), f32.abs(sine)))));
-    const scaleAt = k.i32(i32.add(block, i32.mul(t, 2)));
+    const scaleAt = k.i32(index(block, 2, t));
     storeF16(k, scaleAt, scale, encoding.scales.offset);
     k.set(scale, loadF16(scaleAt, encoding.scales.offset));
     k.set(slot, 0);
@@ -119,11 +111,11 @@ export function sealSpectrum(
       return i32.and(i32.select(f32.gt(scale, f32.const(0)), clamped, 0), 2 ** bits - 1);
     };
     const store = (tile: I32, value: typeof cosine) => {
-      const address = i32.add(tile, i32.mul(i32.add(i32.mul(t, keptPairs), slot), tiles.bytes));
+      const address = index(tile, tiles.bytes, t, [keptPairs, slot]);
       k.do(tiles.bytes === 2 ? i32.store16(address, code(value)) : i32.store8(address, code(value)));
     };
     forEachSelected(pair => {
-      k.do(i32.store8(i32.add(i32.add(block, i32.mul(slot, pageTokens)), t), pair, encoding.pairsOffset));
+      k.do(i32.store8(i32.add(index(block, pageTokens, slot), t), pair, encoding.pairsOffset));
       store(tiles.cosines, cosine);
       store(tiles.sines, sine);
       k.increment(slot, 1);

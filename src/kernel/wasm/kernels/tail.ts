@@ -1,6 +1,6 @@
 /** The f16 tail that a page is sealed from: blocks of one layer's keys or values, [kv head][tokens][headDim]. */
 import { tailBlockTokens } from '../../visibility.ts';
-import { type I32, i32 } from '../emit.ts';
+import { type I32, i32, index } from '../emit.ts';
 
 export interface Tail {
   /** Address of a table of the blocks' addresses. */
@@ -22,7 +22,7 @@ export function tailVector(
   const coded = i32.select(i32.ltS(t, firstCodedRow), firstCodedRow, t);
   const token = i32.remU(i32.add(pageStart, coded), tailTokens);
   const blockTokens = tailBlockTokens(pageTokens);
-  const block = i32.load(i32.add(table, i32.mul(i32.divU(token, blockTokens), 4)));
+  const block = i32.load(index(table, 4, i32.divU(token, blockTokens)));
   const row = i32.add(i32.mul(head, blockTokens), i32.remU(token, blockTokens));
-  return i32.add(block, i32.mul(row, 2 * headDim));
+  return index(block, 2 * headDim, row);
 }

@@ -1,8 +1,8 @@
 /** Transforms between vectors and what a codec stores: its matrix, its mean, the rotation to a page's start. */
 import type { PageLayout } from '../../page-layout.ts';
-import { type f32, f32x4, type I32, i32, lanes32, v128 } from '../emit.ts';
+import { type f32, f32x4, type I32, i32, index, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { horizontalSums, reduceAdd } from '../ops.ts';
+import { horizontalSums, mapVectors, reduceAdd } from '../ops.ts';
 
 /** Address of a head's matrix: there is one per head, or one for all. */
 export function headMatrix(
@@ -13,12 +13,12 @@ export function headMatrix(
   head: I32,
 ): I32 {
   const size = codedDim * headDim;
-  return matrix.length > size ? i32.add(address, i32.mul(head, 4 * size)) : address;
+  return matrix.length > size ? index(address, 4 * size, head) : address;
 }
 
 /**
- * out[r] = factor x (matrix row r . x); rows and dims are multiples of 4. Without a matrix, out = factor x x. Only the
- * diagonal `blocks` of the matrix are read.
+ * out[r] = matrix row r . x; rows and dims are multiples of 4. Without a matrix, a copy. Only the diagonal `blocks` of
+ * the matrix are read.
  */
 export function applyMatrix(
   k: Kernel,
@@ -26,13 +26,12 @@ export function applyMatrix(
   rows: number,
   dims: number,
   x: I32,
-  factor: ReturnType<Kernel['v128']>,
   out: I32,
   blocks: readonly number[] = [dims],
 ): void {
   const [from, to] = [k.i32(x), k.i32(out)];
   if (matrix === undefined) {
-    k.for(0, 4 * dims, 16, i => k.do(v128.store(i32.add(to, i), f32x4.mul(v128.load(i32.add(from, i)), factor))));
+    mapVectors(k, 4 * dims, from, to);
     return;
   }
   const acc = [0, 1, 2, 3].map(() => k.v128());
@@ -47,11 +46,10 @@ export function applyMatrix(
           : k.i32(i32.sub(r, i32.remU(i32.sub(r, 4 * first), 4 * size)));
       k.for(start, i32.add(start, 4 * size), 16, i => {
         k.set(value, v128.load(i32.add(from, i)));
-        acc.forEach((sum, n) => {
+        for (const [n, sum] of acc.entries())
           k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(i32.add(row, i), 4 * dims * n))));
-        });
       });
-      k.do(v128.store(i32.add(to, r), f32x4.mul(horizontalSums(k, acc, f32x4.add), factor)));
+      k.do(v128.store(i32.add(to, r), horizontalSums(k, acc, f32x4.add)));
       k.increment(row, 16 * dims);
     });
   }
@@ -75,7 +73,7 @@ function blockRuns(blocks: readonly number[], rows: number): { first: number; en
 export function applyTranspose(k: Kernel, matrix: I32 | undefined, rows: number, dims: number, y: I32, out: I32): void {
   const [from, to] = [k.i32(y), k.i32(out)];
   if (matrix === undefined) {
-    k.for(0, 4 * dims, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(from, i)))));
+    mapVectors(k, 4 * dims, from, to);
     return;
   }
   // Several independent sums hide the latency of additions.
@@ -86,20 +84,16 @@ export function applyTranspose(k: Kernel, matrix: I32 | undefined, rows: number,
     const entry = k.i32(i32.add(matrix, j));
     k.for(0, 4 * rows, 4, r => {
       k.set(value, v128.load32Splat(i32.add(from, r)));
-      sums.forEach((sum, n) => {
-        k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(entry, 16 * n))));
-      });
+      for (const [n, sum] of sums.entries()) k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(entry, 16 * n))));
       k.increment(entry, 4 * dims);
     });
-    sums.forEach((sum, n) => {
-      k.do(v128.store(i32.add(to, j), sum, 16 * n));
-    });
+    for (const [n, sum] of sums.entries()) k.do(v128.store(i32.add(to, j), sum, 16 * n));
   });
 }
 
 /** x . the head's mean. */
 export function dotMean(k: Kernel, mean: number, head: I32, dims: number, x: I32) {
-  const [from, m] = [k.i32(x), k.i32(i32.add(mean, i32.mul(head, 4 * dims)))];
+  const [from, m] = [k.i32(x), k.i32(index(mean, 4 * dims, head))];
   const sum = k.v128(v128.zero);
   k.for(0, 4 * dims, 16, i => {
     k.set(sum, f32x4.add(sum, f32x4.mul(v128.load(i32.add(from, i)), v128.load(i32.add(m, i)))));
@@ -116,7 +110,7 @@ export function addMean(
   factor: ReturnType<typeof f32.const>,
   x: I32,
 ): void {
-  const [to, m] = [k.i32(x), k.i32(i32.add(mean, i32.mul(head, 4 * dims)))];
+  const [to, m] = [k.i32(x), k.i32(index(mean, 4 * dims, head))];
   const scale = k.v128(f32x4.splat(factor));
   k.for(0, 4 * dims, 16, i => {
     k.do(v128.store(i32.add(to, i), f32x4.add(v128.load(i32.add(to, i)), f32x4.mul(scale, v128.load(i32.add(m, i))))));

@@ -14,7 +14,7 @@ import { addSchema, schemaText } from '../src/engine/grammar/schema.ts';
 import { InputError } from '../src/index.ts';
 import type { Tokenizer } from '../src/model/tokenizer.ts';
 import { isPlainObject } from '../src/util/describe-value.ts';
-import { cpuTime } from '../test/cpu-time.ts';
+import { cpuTime } from '../test/support/cpu-time.ts';
 
 interface Options {
   model: string;

@@ -17,7 +17,7 @@ import type { LeafStore } from '../src/store/leaf-store.ts';
 import type { CacheRecord } from '../src/store/record.ts';
 import { openRedisStore } from '../src/store/redis-store.ts';
 import { formatBytes, parseBytes } from '../src/util/units.ts';
-import { noRedis, startRedis } from '../test/redis-server.ts';
+import { noRedis, startRedis } from '../test/support/redis-server.ts';
 
 interface Options {
   'leaf-bytes': string;

@@ -4,7 +4,7 @@ import { basename } from 'node:path';
 import { formatTable } from '../src/cli/table.ts';
 import { InputError } from '../src/util/errors.ts';
 import { formatCount, parseCount } from '../src/util/units.ts';
-import { traces } from '../test/traces.ts';
+import { traces } from '../test/support/traces.ts';
 import { comparePolicies, type TraceRow } from './trace/compare.ts';
 import { tracePlot } from './trace/plot.ts';
 import { checkTracePolicy, tracePolicyNames } from './trace/policies.ts';

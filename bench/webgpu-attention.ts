@@ -16,7 +16,7 @@ import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/devi
 import type { GpuBlock } from '../src/kernel/webgpu/pool.ts';
 import { InputError } from '../src/util/errors.ts';
 import { formatBytes } from '../src/util/units.ts';
-import { relativeError, runAttention } from '../test/attention.ts';
+import { relativeError, runAttention } from '../test/support/attention.ts';
 import { slowness } from './webgpu-clock.ts';
 
 interface Options {

@@ -8,9 +8,9 @@ import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine
 import { step } from '../src/engine/step.ts';
 import type { Chunk } from '../src/model/forward.ts';
 import { createPlan, createPlanFromCodecs, type Plan } from '../src/plan/plan.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { matrix } from './matrix.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { matrix } from './support/matrix.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const LENGTHS = [300, 1, 131, 513];
 const model = new Blob([writeGguf(tinyModel({ tied: false, headDim: 64 }))]);

@@ -2,9 +2,9 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { createHostStore } from '../src/store/host-store.ts';
-import { actions, playActions } from './interleavings.ts';
-import { load } from './lifetimes.ts';
-import { ALL_CASES, LONG_CASES } from './matrix.ts';
+import { actions, playActions } from './support/interleavings.ts';
+import { load } from './support/lifetimes.ts';
+import { ALL_CASES, LONG_CASES } from './support/matrix.ts';
 
 const RUNS = LONG_CASES ? 1000 : ALL_CASES ? 60 : 15;
 

@@ -6,10 +6,10 @@ import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, UnsupportedError } from '../src/index.ts';
 import { readProfile } from '../src/plan/profile-store.ts';
-import { kvasir } from './command.ts';
-import { writeTempModel } from './gguf-writer.ts';
-import { itAll, matrix } from './matrix.ts';
-import { tinyModel } from './tiny-model.ts';
+import { kvasir } from './support/command.ts';
+import { writeTempModel } from './support/gguf-writer.ts';
+import { itAll, matrix } from './support/matrix.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const folder = () => mkdtemp(join(tmpdir(), 'kvasir-calibrate-'));
 const small = ['--tokens', '768', '--context', '192', '--samples', '512'];

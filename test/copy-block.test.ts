@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import type { Block, Device, KvView } from '../src/kernel/device.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice } from '../src/kernel/wasm/device.ts';
-import { seeded } from './random.ts';
+import { seeded } from './support/random.ts';
 import { describeGpu, openWebGpu } from './webgpu/gpu.ts';
 
 const BYTES = 208;

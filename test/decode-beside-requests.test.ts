@@ -1,8 +1,8 @@
 /** Pages are read back while requests run: nobody's pass is disturbed, and nothing that is read changes meanwhile. */
 import { expect, it } from 'vitest';
 import { decodeLeaves } from '../src/api/decode-leaves.ts';
-import { type Generations, openGenerations } from './generations.ts';
-import { words } from './lifetimes.ts';
+import { type Generations, openGenerations } from './support/generations.ts';
+import { words } from './support/lifetimes.ts';
 
 const greedy = { temperature: 0, ignoreEos: true, maxTokens: 4 };
 const text = words.repeat(2).slice(0, 500);

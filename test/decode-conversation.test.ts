@@ -1,8 +1,8 @@
 /** Reading the cache of a conversation back: keys and values as attention sees them. */
 import { describe, expect, it } from 'vitest';
 import { type Conversation, InputError, type LoadOptions, loadModel, type Model } from '../src/index.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const file = new Blob([writeGguf(tinyModel({ headDim: 32 }))]);
 const load = (options: LoadOptions) => loadModel(file, { pageTokens: 16, context: 64, ...options });

@@ -3,8 +3,8 @@ import { expect, it } from 'vitest';
 import { type DecodedLeaf, InputError, type LoadOptions, loadModel, type Vectors } from '../src/index.ts';
 import { toF16 } from '../src/kernel/float.ts';
 import { createHostStore } from '../src/store/host-store.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const [LAYERS, PAGE] = [2, 16];
 const tiny = new Blob([writeGguf(tinyModel({ tied: false, headDim: 32 }))]);

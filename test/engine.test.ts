@@ -3,10 +3,10 @@ import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
 import { CapacityError, InputError, type LoadOptions, loadModel, type Model, UnsupportedError } from '../src/index.ts';
 import type { WeightType } from '../src/kernel/weights/types.ts';
-import { writeGguf, writeTempModel } from './gguf-writer.ts';
-import { ALL_CASES, matrix } from './matrix.ts';
-import { seeded } from './random.ts';
-import { type TinyOptions, tinyModel } from './tiny-model.ts';
+import { writeGguf, writeTempModel } from './support/gguf-writer.ts';
+import { ALL_CASES, matrix } from './support/matrix.ts';
+import { seeded } from './support/random.ts';
+import { type TinyOptions, tinyModel } from './support/tiny-model.ts';
 
 /** Untied output matrix: a tied one repeats the last token again and again. */
 const blobOf = (options: TinyOptions = {}) => new Blob([writeGguf(tinyModel({ tied: false, ...options }))]);

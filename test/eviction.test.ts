@@ -3,9 +3,9 @@ import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Model } from '../src/api/model.ts';
 import { createKvGraph, type KvGraph } from '../src/eviction/graph/kv-graph.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { itAll } from './matrix.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { itAll } from './support/matrix.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const tiny = writeGguf(tinyModel());
 const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));

@@ -3,11 +3,11 @@ import type { Logger } from 'pino';
 import { describe, expect, it } from 'vitest';
 import { type DeviceName, type LoadOptions, listDevices, loadModel, QualityError, type Result } from '../src/index.ts';
 import { createService } from '../src/worker/create-service.ts';
-import { type GgufSpec, writeGguf } from './gguf-writer.ts';
-import { ALL_CASES } from './matrix.ts';
-import { quantize } from './quantize.ts';
-import { greedy, openServer } from './server/tiny-server.ts';
-import { tinyModel } from './tiny-model.ts';
+import { greedy, openServer } from './programs/server/tiny-server.ts';
+import { type GgufSpec, writeGguf } from './support/gguf-writer.ts';
+import { ALL_CASES } from './support/matrix.ts';
+import { quantize } from './support/quantize.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 /** A codec whose error grows with what all keys have in common. */
 const PLAIN = 'tq4-raw';

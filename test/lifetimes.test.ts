@@ -2,8 +2,8 @@
 import { describe, expect, it } from 'vitest';
 import { loadModel } from '../src/api/model.ts';
 import { InputError } from '../src/util/errors.ts';
-import { load, testLifetimes, user, words } from './lifetimes.ts';
-import { matrix } from './matrix.ts';
+import { load, testLifetimes, user, words } from './support/lifetimes.ts';
+import { matrix } from './support/matrix.ts';
 
 describe.each(matrix(['js', 'wasm'] as const, { wasm: 'js is slow' }))('on %s', testLifetimes);
 

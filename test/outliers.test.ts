@@ -14,9 +14,9 @@ import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice } from '../src/kernel/wasm/device.ts';
 import { createWebGpuDevice } from '../src/kernel/webgpu/device.ts';
 import { createPlan, createPlanFromCodecs } from '../src/plan/plan.ts';
-import { runAttention } from './attention.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { tinyModel } from './tiny-model.ts';
+import { runAttention } from './support/attention.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { tinyModel } from './support/tiny-model.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const SHAPE = { headDim: 80, heads: 2, kvHeads: 2, pageTokens: 32 };

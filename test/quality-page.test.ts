@@ -24,9 +24,9 @@ import { ALL_CODECS, createSuite, defaultTable, planKey, type SuiteOptions } fro
 import { parseText } from '../bench/quality/texts.ts';
 import { benchQuality } from '../bench/quality.ts';
 import { InputError } from '../src/util/errors.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { seeded } from './random.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { seeded } from './support/random.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const setup: Setup = {
   ...{ model: 'model.Q4_1.gguf', fingerprint: 'ab', parameters: 100 },

@@ -8,8 +8,8 @@ import { profileShape } from '../src/engine/profile.ts';
 import { evaluate } from '../src/eval/evaluate.ts';
 import { loadModel } from '../src/index.ts';
 import type { Profile } from '../src/plan/profile.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const MODEL = new Blob([writeGguf(tinyModel())]);
 const TEXT = 'Odin carried the mead of poetry home in the shape of an eagle. ';

@@ -11,10 +11,10 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
 import { planBytes } from '../src/plan/plan.ts';
-import { writeGguf, writeTempModel } from './gguf-writer.ts';
-import { ALL_CASES, LONG_CASES, matrix } from './matrix.ts';
-import { describeWithFile, smolModel } from './shared.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf, writeTempModel } from './support/gguf-writer.ts';
+import { ALL_CASES, LONG_CASES, matrix } from './support/matrix.ts';
+import { describeWithFile, smolModel } from './support/shared.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const tinySpec = tinyModel({ tied: false, headDim: 32 });
 const tiny = new Blob([writeGguf(tinySpec)]);

@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { Result, Stream, Token } from '../src/index.ts';
 import { CapacityError, InputError } from '../src/util/errors.ts';
-import { type Generations, openGenerations } from './generations.ts';
-import { load, words } from './lifetimes.ts';
+import { type Generations, openGenerations } from './support/generations.ts';
+import { load, words } from './support/lifetimes.ts';
 
 const greedy = (maxTokens: number) => ({ temperature: 0, ignoreEos: true, maxTokens });
 const promptOf = (i: number) => `${String.fromCharCode(65 + i).repeat(3)} ${words.slice(7 * i, 7 * i + 20 + 3 * i)}`;

@@ -6,7 +6,7 @@ import { afterAll, beforeEach, expect, it, vi } from 'vitest';
 import type { LoadOptions, Model } from '../src/api/model.ts';
 import { createHostStore } from '../src/store/host-store.ts';
 import { type CacheRecord, encodeRecord, readRecords } from '../src/store/record.ts';
-import { load as loadOn, words } from './lifetimes.ts';
+import { load as loadOn, words } from './support/lifetimes.ts';
 
 const folders: string[] = [];
 const newFolder = async () => {

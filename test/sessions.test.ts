@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, type Model } from '../src/api/model.ts';
 import { FormatError, InputError, KvasirError, UnsupportedError } from '../src/util/errors.ts';
-import { load, words } from './lifetimes.ts';
-import { matrix } from './matrix.ts';
+import { load, words } from './support/lifetimes.ts';
+import { matrix } from './support/matrix.ts';
 
 const greedy = { temperature: 0, maxTokens: 24, ignoreEos: true };
 const long = words.slice(0, 90);

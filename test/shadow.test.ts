@@ -2,9 +2,9 @@
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Result, UnsupportedError } from '../src/index.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { ALL_CASES, matrix } from './matrix.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { ALL_CASES, matrix } from './support/matrix.ts';
+import { tinyModel } from './support/tiny-model.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const tiny = new Blob([writeGguf(tinyModel({ tied: false, headDim: 32 }))]);

@@ -4,7 +4,7 @@
  */
 import { expect, it } from 'vitest';
 import { planBytes } from '../src/plan/plan.ts';
-import { load, words } from './lifetimes.ts';
+import { load, words } from './support/lifetimes.ts';
 
 const LONG = process.env.KVASIR_LONG === '1';
 const REQUESTS = LONG ? 10_000 : 300;

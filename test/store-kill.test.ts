@@ -7,9 +7,9 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { type DiskStore, openDiskStore } from '../src/store/disk-store.ts';
-import { ALL_CASES, LONG_CASES } from './matrix.ts';
-import { seeded } from './random.ts';
-import { testName, testRecord } from './store-records.ts';
+import { ALL_CASES, LONG_CASES } from './support/matrix.ts';
+import { seeded } from './support/random.ts';
+import { testName, testRecord } from './support/store-records.ts';
 
 const KILLS = LONG_CASES ? 1000 : ALL_CASES ? 52 : 16;
 const LANES = 4;

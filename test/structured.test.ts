@@ -6,11 +6,11 @@ import { fileURLToPath } from 'node:url';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { describe, expect, it } from 'vitest';
 import { type ChatMessage, InputError, loadModel, type Model, type Tool } from '../src/index.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { ALL_CASES, itAll, LONG_CASES } from './matrix.ts';
-import { describeWithFile, smolModel } from './shared.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { ALL_CASES, itAll, LONG_CASES } from './support/matrix.ts';
 import { schemas } from './support/schemas.ts';
-import { tinyModel } from './tiny-model.ts';
+import { describeWithFile, smolModel } from './support/shared.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
 const ajv = new Ajv2020({

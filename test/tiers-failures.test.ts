@@ -9,10 +9,10 @@ import { createApp } from '../src/server/app.ts';
 import { createHostStore } from '../src/store/host-store.ts';
 import type { LeafStore } from '../src/store/leaf-store.ts';
 import { startEngineProcess } from '../src/worker/engine-process.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { freePort, type RedisServer, startRedis } from './redis-server.ts';
-import { describeWithRedis } from './redis-suite.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { freePort, type RedisServer, startRedis } from './support/redis-server.ts';
+import { describeWithRedis } from './support/redis-suite.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const file = writeGguf(tinyModel({ tied: false }));
 const load = (options: LoadOptions) =>

@@ -12,11 +12,11 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
 import { planBytes } from '../src/plan/plan.ts';
 import { createHostStore } from '../src/store/host-store.ts';
-import { writeGguf, writeTempModel } from './gguf-writer.ts';
-import { ALL_CASES, itAll } from './matrix.ts';
-import { type RedisServer, startRedis } from './redis-server.ts';
-import { describeWithRedis } from './redis-suite.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf, writeTempModel } from './support/gguf-writer.ts';
+import { ALL_CASES, itAll } from './support/matrix.ts';
+import { type RedisServer, startRedis } from './support/redis-server.ts';
+import { describeWithRedis } from './support/redis-suite.ts';
+import { tinyModel } from './support/tiny-model.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const tinySpec = tinyModel({ tied: false, headDim: 32 });

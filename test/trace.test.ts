@@ -8,9 +8,9 @@ import { tracePlot } from '../bench/trace/plot.ts';
 import { readTrace } from '../bench/trace/read.ts';
 import { replayTrace } from '../bench/trace/replay.ts';
 import { benchTrace } from '../bench/trace.ts';
-import { ALL_CASES, LONG_CASES } from './matrix.ts';
-import { describeWithFile } from './shared.ts';
-import { traces } from './traces.ts';
+import { ALL_CASES, LONG_CASES } from './support/matrix.ts';
+import { describeWithFile } from './support/shared.ts';
+import { traces } from './support/traces.ts';
 
 /** The share of the LRU -> Belady gap that the graph policy may lose to LRU. */
 const MAX_LOSS = 0.02;

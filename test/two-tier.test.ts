@@ -3,10 +3,10 @@ import { describe, expect, it } from 'vitest';
 import { type Conversation, InputError, type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
 import { fromF16, toF16 } from '../src/kernel/float.ts';
 import { type Plan, planBytes, withMode } from '../src/plan/plan.ts';
-import { openGenerations } from './generations.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { ALL_CASES } from './matrix.ts';
-import { tinyModel } from './tiny-model.ts';
+import { openGenerations } from './support/generations.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { ALL_CASES } from './support/matrix.ts';
+import { tinyModel } from './support/tiny-model.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const tiny = new Blob([writeGguf(tinyModel({ tied: false, headDim: 32 }))]);

@@ -20,7 +20,7 @@ import { fixedBytes } from '../src/plan/plan.ts';
 import { content } from '../src/plan/profile.case.ts';
 import { encodeProfile } from '../src/plan/profile.ts';
 import type { cacheRules } from '../src/vectors/vector-input.ts';
-import { worstHeadError } from './attention.ts';
+import { worstHeadError } from './support/attention.ts';
 import {
   append,
   exactAttention,
@@ -35,7 +35,7 @@ import {
   rowsOf,
   SHAPE,
   vectorLength,
-} from './vectors.ts';
+} from './support/vectors.ts';
 
 describe('calibrated codecs', () => {
   const shape = { ...SHAPE, ropeFrequencies: createRopeFrequencies(headDim) };

@@ -4,8 +4,8 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { f16BlockBytes } from '../src/cache/leaf.ts';
 import { createCache, type DeviceName, type VectorCache } from '../src/index.ts';
 import { tailBlockTokens } from '../src/kernel/visibility.ts';
-import { worstHeadError } from './attention.ts';
-import { ALL_CASES, itAll, matrix } from './matrix.ts';
+import { worstHeadError } from './support/attention.ts';
+import { ALL_CASES, itAll, matrix } from './support/matrix.ts';
 import {
   append,
   exactAttention,
@@ -20,7 +20,7 @@ import {
   readAll,
   rowsOf,
   SHAPE,
-} from './vectors.ts';
+} from './support/vectors.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const SPECS = ['tq4+recent32', 'tq4', 'f16', 'kivi2g32', 'oscar2g32'];

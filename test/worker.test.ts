@@ -13,8 +13,8 @@ import { hostService } from '../src/worker/host.ts';
 import { messagePort } from '../src/worker/port.ts';
 import type { Port } from '../src/worker/protocol.ts';
 import type { ModelService } from '../src/worker/service.ts';
-import { writeGguf } from './gguf-writer.ts';
-import { tinyModel } from './tiny-model.ts';
+import { writeGguf } from './support/gguf-writer.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const bytes = writeGguf(tinyModel({ context: 512, layers: 1 }));
 const loadOptions = { device: 'wasm', threads: 1, pageTokens: 16, maxSequences: 4 } as const;

@@ -2,7 +2,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { InputError } from '../../src/util/errors.ts';
-import { ISOLATED, noChromium, openBrowser, openSite } from '../../test/browser/chromium.ts';
+import { ISOLATED, noChromium, openBrowser, openSite } from '../../test/browsers/chromium.ts';
 import type * as functions from './page.ts';
 
 type Functions = Omit<typeof functions, 'WINDOW'>;

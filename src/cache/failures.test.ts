@@ -8,7 +8,7 @@ import {
   PAUSE,
   TRACKED_LEAF,
   tinyShape,
-} from '../../test/tiny-cache.ts';
+} from '../../test/support/tiny-cache.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
 import type { Sequence } from './sequence.ts';

@@ -8,7 +8,7 @@ import {
   PAUSE,
   TRACKED_LEAF,
   tinyShape,
-} from '../../test/tiny-cache.ts';
+} from '../../test/support/tiny-cache.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';

@@ -8,7 +8,7 @@ import {
   PAGE,
   PAUSE,
   tinyShape,
-} from '../../test/tiny-cache.ts';
+} from '../../test/support/tiny-cache.ts';
 import { createHostStore } from '../store/host-store.ts';
 import { rootKey } from '../store/leaf-key.ts';
 import { createTierChain } from '../store/tier-chain.ts';

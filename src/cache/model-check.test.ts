@@ -12,7 +12,7 @@ import {
   PAGE,
   PAUSE,
   tinyShape,
-} from '../../test/tiny-cache.ts';
+} from '../../test/support/tiny-cache.ts';
 import { createLru } from '../eviction/eviction.ts';
 import type { Block, KvView } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';

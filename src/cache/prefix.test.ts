@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { createObservedDevice } from '../../test/tiny-cache.ts';
+import { createObservedDevice } from '../../test/support/tiny-cache.ts';
 import { createPool, type Pool } from './pool.ts';
 import {
   createPrefixIndex,

@@ -8,7 +8,7 @@ import {
   LEAF,
   PAGE as P,
   tinyShape,
-} from '../../test/tiny-cache.ts';
+} from '../../test/support/tiny-cache.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createSequence } from './create-sequence.ts';
 import { createPool, type Pool } from './pool.ts';

@@ -9,7 +9,7 @@ import {
   PAUSE,
   TWO_TIER_LEAF,
   tinyShape,
-} from '../../test/tiny-cache.ts';
+} from '../../test/support/tiny-cache.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createKvCache } from './kv-cache.ts';
 import { whenPrefetched } from './prefetch.ts';

@@ -1,7 +1,7 @@
 /** Arguments are validated before any work. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { writeGguf } from '../../test/gguf-writer.ts';
-import { tinyModel } from '../../test/tiny-model.ts';
+import { writeGguf } from '../../test/support/gguf-writer.ts';
+import { tinyModel } from '../../test/support/tiny-model.ts';
 import type { DecodeLeavesOptions } from '../api/decode-leaves.ts';
 import { type LoadOptions, loadModel, type Model } from '../api/model.ts';
 import type { loadRules } from '../engine/options.ts';

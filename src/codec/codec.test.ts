@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { ALL_CASES, LONG_CASES, matrix } from '../../test/matrix.ts';
+import { ALL_CASES, LONG_CASES, matrix } from '../../test/support/matrix.ts';
 import { InputError } from '../util/errors.ts';
 import { contractSuite, createTrained, HEAD_DIMS } from './codec.case.ts';
 import { createRopeFrequencies } from './parts/rope.ts';

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { cpuTime } from '../../test/cpu-time.ts';
+import { cpuTime } from '../../test/support/cpu-time.ts';
 import { InputError } from '../util/errors.ts';
 import { createStopMatcher } from './stop.ts';
 

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { writeGguf } from '../../test/gguf-writer.ts';
-import { tinyModel } from '../../test/tiny-model.ts';
+import { writeGguf } from '../../test/support/gguf-writer.ts';
+import { tinyModel } from '../../test/support/tiny-model.ts';
 import { parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { type EvaluateOptions, type EvaluationWork, evaluate, evaluateNeedle } from '../eval.ts';

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
-import { writeGguf } from '../../test/gguf-writer.ts';
-import { tinyModel } from '../../test/tiny-model.ts';
+import { writeGguf } from '../../test/support/gguf-writer.ts';
+import { tinyModel } from '../../test/support/tiny-model.ts';
 import { createCodec } from '../codec/kv.ts';
 import { parseSpec } from '../codec/spec.ts';
 import { loadEngine, openModelFile } from '../engine/engine.ts';

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { arrayOf, type GgufSpec, typed, writeGguf } from '../../test/gguf-writer.ts';
-import { describeWithFile, smolModel } from '../../test/shared.ts';
-import { type TinyOptions, tinyModel } from '../../test/tiny-model.ts';
+import { arrayOf, type GgufSpec, typed, writeGguf } from '../../test/support/gguf-writer.ts';
+import { describeWithFile, smolModel } from '../../test/support/shared.ts';
+import { type TinyOptions, tinyModel } from '../../test/support/tiny-model.ts';
 import { weightTypes } from '../kernel/weights/types.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { readConfig, readRopeFrequencies } from './config.ts';

@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, readdir, readFile, rm, symlink, utimes, writeFile } fro
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { describeWithFile, smolModel } from '../../test/shared.ts';
+import { describeWithFile, smolModel } from '../../test/support/shared.ts';
 import { InputError } from '../util/errors.ts';
 import { fingerprintFile, fingerprintFiles, fingerprintSources, knownFingerprint } from './fingerprint.ts';
 import { blobSource, bytesSource } from './source.ts';

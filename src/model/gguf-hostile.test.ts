@@ -1,9 +1,9 @@
 /** Untrusted model files: hand-written attacks, then ten thousand seeded mutations of a valid file. */
 import { describe, expect, it } from 'vitest';
-import { cpuTime } from '../../test/cpu-time.ts';
-import { arrayOf, ByteWriter, type GgufSpec, nested, typed, writeGguf } from '../../test/gguf-writer.ts';
-import { type Random, seeded } from '../../test/random.ts';
-import { tinyModel } from '../../test/tiny-model.ts';
+import { cpuTime } from '../../test/support/cpu-time.ts';
+import { arrayOf, ByteWriter, type GgufSpec, nested, typed, writeGguf } from '../../test/support/gguf-writer.ts';
+import { type Random, seeded } from '../../test/support/random.ts';
+import { tinyModel } from '../../test/support/tiny-model.ts';
 import { FormatError, KvasirError, UnsupportedError } from '../util/errors.ts';
 import { readConfig } from './config.ts';
 import { readGguf } from './gguf.ts';

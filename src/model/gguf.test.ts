@@ -1,9 +1,9 @@
 import { rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { arrayOf, nested, splitGguf, typed, writeGguf, writeTempModel } from '../../test/gguf-writer.ts';
-import { describeWithFile, smolModel } from '../../test/shared.ts';
-import { tinyModel } from '../../test/tiny-model.ts';
+import { arrayOf, nested, splitGguf, typed, writeGguf, writeTempModel } from '../../test/support/gguf-writer.ts';
+import { describeWithFile, smolModel } from '../../test/support/shared.ts';
+import { tinyModel } from '../../test/support/tiny-model.ts';
 import { FormatError, InputError, ShapeError } from '../util/errors.ts';
 import { openGguf, readGguf, readTensorAsFloat32, readTensorInto, requireTensor } from './gguf.ts';
 import { type ByteSource, blobSource, bytesSource } from './source.ts';

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
-import { writeGguf } from '../../test/gguf-writer.ts';
-import { plantKeyBias, tinyModel } from '../../test/tiny-model.ts';
+import { writeGguf } from '../../test/support/gguf-writer.ts';
+import { plantKeyBias, tinyModel } from '../../test/support/tiny-model.ts';
 import { openModel } from './input.ts';
 import { readKeyBias } from './key-bias.ts';
 

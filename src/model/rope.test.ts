@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { quantize } from '../../test/quantize.ts';
-import { seeded } from '../../test/random.ts';
+import { quantize } from '../../test/support/quantize.ts';
+import { seeded } from '../../test/support/random.ts';
 import { dequantize } from '../kernel/weights/dequantize.ts';
 import { weightBytes } from '../kernel/weights/types.ts';
 import { FormatError, ShapeError } from '../util/errors.ts';

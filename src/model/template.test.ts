@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
-import { cpuTime } from '../../test/cpu-time.ts';
+import { cpuTime } from '../../test/support/cpu-time.ts';
 import { FormatError, InputError } from '../util/errors.ts';
 import { readCostOf } from './template/bounded.ts';
 import { createChatTemplate } from './template.ts';

@@ -1,7 +1,7 @@
 /** Calls as models write them, whatever their template asks for. What is no call stays as it is, and is not held back. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { cpuTime } from '../../test/cpu-time.ts';
+import { cpuTime } from '../../test/support/cpu-time.ts';
 import { type AnswerPart, createAnswerParser, type ParserOptions } from './answer-format.ts';
 
 const NAMES = ['get_weather', 'get', 'fs.read'];

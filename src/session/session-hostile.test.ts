@@ -1,7 +1,7 @@
 /** Hostile session files: whatever the bytes, reading ends soon in a typed error, and nothing is returned. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { ALL_CASES } from '../../test/matrix.ts';
+import { ALL_CASES } from '../../test/support/matrix.ts';
 import { rootKey } from '../store/leaf-key.ts';
 import type { CacheRecord } from '../store/record.ts';
 import { FormatError, KvasirError } from '../util/errors.ts';

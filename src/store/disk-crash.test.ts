@@ -1,7 +1,7 @@
 /** Loss of power and failing disks: never wrong bytes, and everything that was flushed is still there. */
 import { describe, expect, it } from 'vitest';
-import { ALL_CASES, LONG_CASES } from '../../test/matrix.ts';
-import { seeded } from '../../test/random.ts';
+import { ALL_CASES, LONG_CASES } from '../../test/support/matrix.ts';
+import { seeded } from '../../test/support/random.ts';
 import { KvasirError } from '../util/errors.ts';
 import { type DiskStore, openDiskStore } from './disk-store.ts';
 import { createFaultyFileSystem, createMemoryFileSystem, type Fault, losePower } from './file-system.case.ts';

@@ -2,7 +2,7 @@
  * Answers of a server against the types of the package `openai`, which are generated from OpenAI's OpenAPI document: they
  * become constants of a program that TypeScript checks, fields that the document does not know included.
  */
-import type { Json } from '../server/tiny-server.ts';
+import type { Json } from '../programs/server/tiny-server.ts';
 
 type Ask = (path: string, body: object) => Promise<Response>;
 

@@ -1,7 +1,7 @@
 /** A process that writes to a disk store until it is killed. Prints the number of records that are flushed. */
 import { writeSync } from 'node:fs';
 import { openDiskStore } from '../../src/store/disk-store.ts';
-import { testRecord } from '../store-records.ts';
+import { testRecord } from './store-records.ts';
 
 const [path, firstText] = process.argv.slice(2);
 const store = await openDiskStore({ path, model: 'ab'.repeat(32), capacity: 1e9, segmentBytes: 100_000 });

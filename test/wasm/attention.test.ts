@@ -14,9 +14,15 @@ import { norm as lengthOf } from '../../src/codec/parts/vector.ts';
 import { zoo } from '../../src/codec/zoo.ts';
 import type { Device } from '../../src/kernel/device.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
-import { type AttentionCase, CODEC_VARIANTS, relativeError, runAttention, unequalHalvesCodec } from '../attention.ts';
-import { hashOf } from '../hash.ts';
-import { matrix } from '../matrix.ts';
+import {
+  type AttentionCase,
+  CODEC_VARIANTS,
+  relativeError,
+  runAttention,
+  unequalHalvesCodec,
+} from '../support/attention.ts';
+import { hashOf } from '../support/hash.ts';
+import { matrix } from '../support/matrix.ts';
 import { shareWasm } from './shared-devices.ts';
 
 const wasm = shareWasm();

@@ -13,10 +13,10 @@ import { Memories } from '../../src/kernel/wasm/memories.ts';
 import { openMemory } from '../../src/kernel/wasm/memory.ts';
 import { createPageRopeTables } from '../../src/kernel/wasm/page-rope.ts';
 import type { Pool } from '../../src/kernel/wasm/pool.ts';
-import { runAttention } from '../attention.ts';
-import { writeGguf } from '../gguf-writer.ts';
-import { seeded } from '../random.ts';
-import { tinyModel } from '../tiny-model.ts';
+import { runAttention } from '../support/attention.ts';
+import { writeGguf } from '../support/gguf-writer.ts';
+import { seeded } from '../support/random.ts';
+import { tinyModel } from '../support/tiny-model.ts';
 
 const MIB = 2 ** 20;
 const PAGE = 65536;

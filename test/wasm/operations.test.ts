@@ -5,10 +5,10 @@ import type { Device } from '../../src/kernel/device.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import { dequantize } from '../../src/kernel/weights/dequantize.ts';
 import { weightTypes } from '../../src/kernel/weights/types.ts';
-import { relativeError, runSmallOperations } from '../attention.ts';
-import { matrix } from '../matrix.ts';
-import { randomWeights } from '../quantize.ts';
-import { seeded } from '../random.ts';
+import { relativeError, runSmallOperations } from '../support/attention.ts';
+import { matrix } from '../support/matrix.ts';
+import { randomWeights } from '../support/quantize.ts';
+import { seeded } from '../support/random.ts';
 import { shareWasm } from './shared-devices.ts';
 
 const wasm = shareWasm();

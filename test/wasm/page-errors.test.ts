@@ -2,7 +2,7 @@
 import { expect, it } from 'vitest';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import { createWasmDevice } from '../../src/kernel/wasm/device.ts';
-import { expectSameErrors, runAttention } from '../attention.ts';
+import { expectSameErrors, runAttention } from '../support/attention.ts';
 
 it.each([
   { spec: 'mead2', headDim: 64, heads: 6, kvHeads: 3, pageTokens: 128 },

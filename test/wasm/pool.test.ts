@@ -7,8 +7,8 @@ import { Kernel, moduleBytes } from '../../src/kernel/wasm/module.ts';
 import { createPool, type Pool } from '../../src/kernel/wasm/pool.ts';
 import { ACTIVE_WORKERS, CONTROL_WORDS } from '../../src/kernel/wasm/pool-workers.ts';
 import { chunked, task } from '../../src/kernel/wasm/task.ts';
-import { writeGguf } from '../gguf-writer.ts';
-import { tinyModel } from '../tiny-model.ts';
+import { writeGguf } from '../support/gguf-writer.ts';
+import { tinyModel } from '../support/tiny-model.ts';
 
 const CONTROL = 64;
 /** Address of a counter that kernels use to count and to wait for each other. */

@@ -1,7 +1,7 @@
 /** The web app's files as `kvasir serve` serves them: headers, caching, no way out of the folder, public with keys. */
 import { describe, expect, it } from 'vitest';
 import { readWebFiles } from '../../src/server/web-files.ts';
-import { greedy, openServer, openService, readEvents, user } from '../server/tiny-server.ts';
+import { greedy, openServer, openService, readEvents, user } from '../programs/server/tiny-server.ts';
 
 const service = await openService();
 const { ask, json } = await openServer({ web: readWebFiles() }, service);

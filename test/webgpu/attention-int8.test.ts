@@ -1,8 +1,8 @@
 /** Attention of the webgpu device with int8 dot products, in the shape of common models: 128 dims, pages of 128 tokens. */
 import { expect, it } from 'vitest';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
-import { maxScoreError, runAttention } from '../attention.ts';
-import { LONG_CASES, matrix } from '../matrix.ts';
+import { maxScoreError, runAttention } from '../support/attention.ts';
+import { LONG_CASES, matrix } from '../support/matrix.ts';
 import { FLOAT_ATTENTION, INT8_ATTENTION, maxOutputError } from './attention.ts';
 import { describeGpu, openWebGpu } from './gpu.ts';
 

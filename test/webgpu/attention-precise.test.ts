@@ -6,8 +6,8 @@ import { pageCodec } from '../../src/codec/page-codec.ts';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { zoo } from '../../src/codec/zoo.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
-import { CODEC_VARIANTS, maxScoreError, unequalHalvesCodec } from '../attention.ts';
-import { itAll, LONG_CASES, matrix } from '../matrix.ts';
+import { CODEC_VARIANTS, maxScoreError, unequalHalvesCodec } from '../support/attention.ts';
+import { itAll, LONG_CASES, matrix } from '../support/matrix.ts';
 import { expectSameAsJs, FLOAT_ATTENTION } from './attention.ts';
 import { describeGpu, openWebGpu, SMALL_SHAPE } from './gpu.ts';
 

@@ -1,8 +1,8 @@
 /** Attention of the webgpu device with int8 dot products: head sizes, head groups, page sizes, windows and chunks. */
 import { expect, it } from 'vitest';
-import { runAttention } from '../attention.ts';
-import { hashOf } from '../hash.ts';
-import { itAll, LONG_CASES, matrix } from '../matrix.ts';
+import { runAttention } from '../support/attention.ts';
+import { hashOf } from '../support/hash.ts';
+import { itAll, LONG_CASES, matrix } from '../support/matrix.ts';
 import { CHUNKS, expectSameAsJs, INT8_ATTENTION } from './attention.ts';
 import { describeGpu, openWebGpu, SMALL_SHAPE } from './gpu.ts';
 

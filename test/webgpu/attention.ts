@@ -3,7 +3,7 @@ import { expect } from 'vitest';
 import { parseSpec, windowOf } from '../../src/codec/spec.ts';
 import type { Device } from '../../src/kernel/device.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
-import { type AttentionCase, expectSameErrors, runAttention, worstHeadError } from '../attention.ts';
+import { type AttentionCase, expectSameErrors, runAttention, worstHeadError } from '../support/attention.ts';
 import { SMALL_SHAPE } from './gpu.ts';
 
 /**

@@ -20,12 +20,12 @@ import { createScratch, forward } from '../../src/model/forward.ts';
 import { loadWeights } from '../../src/model/weights.ts';
 import { createPlan } from '../../src/plan/plan.ts';
 import { CapacityError, DeviceError } from '../../src/util/errors.ts';
-import { runAttention } from '../attention.ts';
-import { writeGguf } from '../gguf-writer.ts';
-import { itAll, matrix } from '../matrix.ts';
-import { randomWeights } from '../quantize.ts';
-import { seeded } from '../random.ts';
-import { tinyModel } from '../tiny-model.ts';
+import { runAttention } from '../support/attention.ts';
+import { writeGguf } from '../support/gguf-writer.ts';
+import { itAll, matrix } from '../support/matrix.ts';
+import { randomWeights } from '../support/quantize.ts';
+import { seeded } from '../support/random.ts';
+import { tinyModel } from '../support/tiny-model.ts';
 import { nullDevice } from './compiler.ts';
 import { describeGpu } from './gpu.ts';
 

@@ -9,10 +9,10 @@ import { type LoadOptions, loadModel } from '../../src/index.ts';
 import type { Chunk } from '../../src/model/forward.ts';
 import { createPlan, planBytes } from '../../src/plan/plan.ts';
 import { DeviceError } from '../../src/util/errors.ts';
-import { relativeError } from '../attention.ts';
-import { writeGguf } from '../gguf-writer.ts';
-import { itAll, matrix } from '../matrix.ts';
-import { type TinyOptions, tinyModel } from '../tiny-model.ts';
+import { relativeError } from '../support/attention.ts';
+import { writeGguf } from '../support/gguf-writer.ts';
+import { itAll, matrix } from '../support/matrix.ts';
+import { type TinyOptions, tinyModel } from '../support/tiny-model.ts';
 import { describeGpu } from './gpu.ts';
 
 const blobOf = (options: TinyOptions = {}) =>

@@ -3,10 +3,10 @@ import { expect, it } from 'vitest';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import type { Tensor } from '../../src/kernel/device.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
-import { relativeError, runSmallOperations } from '../attention.ts';
-import { matrix } from '../matrix.ts';
-import { randomWeights } from '../quantize.ts';
-import { seeded } from '../random.ts';
+import { relativeError, runSmallOperations } from '../support/attention.ts';
+import { matrix } from '../support/matrix.ts';
+import { randomWeights } from '../support/quantize.ts';
+import { seeded } from '../support/random.ts';
 import { describeGpu, openWebGpu } from './gpu.ts';
 
 const FLOAT = 2e-5;

@@ -1,8 +1,8 @@
 /** The squared errors that sealing leaves, on the webgpu device against the js device, on random data. */
 import { expect, it } from 'vitest';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
-import { expectSameErrors, runAttention } from '../attention.ts';
-import { matrix } from '../matrix.ts';
+import { expectSameErrors, runAttention } from '../support/attention.ts';
+import { matrix } from '../support/matrix.ts';
 import { describeGpu, openWebGpu } from './gpu.ts';
 
 const CASES = [

@@ -3,9 +3,9 @@ import { expect, it } from 'vitest';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createSampler } from '../../src/engine/sample.ts';
 import { dequantize } from '../../src/kernel/weights/dequantize.ts';
-import { matrix } from '../matrix.ts';
-import { randomWeights } from '../quantize.ts';
-import { seeded } from '../random.ts';
+import { matrix } from '../support/matrix.ts';
+import { randomWeights } from '../support/quantize.ts';
+import { seeded } from '../support/random.ts';
 import { describeGpu, openWebGpu } from './gpu.ts';
 
 describeGpu('sampling', () => {

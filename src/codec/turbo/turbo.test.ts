@@ -1,6 +1,6 @@
 /** Budgets for the squared error of random unit vectors. */
 import { describe, expect, it } from 'vitest';
-import { matrix } from '../../../test/matrix.ts';
+import { matrix } from '../../../test/support/matrix.ts';
 import { createCodec } from '../kv.ts';
 import { createRandom, normals } from '../parts/random.ts';
 import { measureLoss } from '../validate.ts';

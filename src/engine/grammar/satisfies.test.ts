@@ -1,6 +1,6 @@
 /** Hostile schemas and values are checked in bounded time; the suite of cases is in schema-cases.test.ts. */
 import { expect, it } from 'vitest';
-import { cpuTime } from '../../../test/cpu-time.ts';
+import { cpuTime } from '../../../test/support/cpu-time.ts';
 import { satisfies } from './satisfies.ts';
 
 const nested = (depth: number): unknown => (depth === 0 ? [] : [nested(depth - 1)]);

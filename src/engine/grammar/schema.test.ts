@@ -1,10 +1,10 @@
 /** Every text of a schema's grammar satisfies the schema; keywords that are not enforced are refused. */
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { cpuTime } from '../../../test/cpu-time.ts';
-import { ALL_CASES } from '../../../test/matrix.ts';
-import { seeded } from '../../../test/random.ts';
 import { acceptsAnswer, openConstraints } from '../../../test/support/constraints.ts';
+import { cpuTime } from '../../../test/support/cpu-time.ts';
+import { ALL_CASES } from '../../../test/support/matrix.ts';
+import { seeded } from '../../../test/support/random.ts';
 import { hostile, refused, schemas, tooLarge } from '../../../test/support/schemas.ts';
 import { unenforcedKeywords } from '../../chat/tools.ts';
 import type { Tokenizer } from '../../model/tokenizer.ts';

@@ -1,7 +1,7 @@
 /** Questions about planted facts: independent of each other, equal on all devices, counted by length and depth. */
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { itAll } from '../../../test/matrix.ts';
+import { itAll } from '../../../test/support/matrix.ts';
 import { parseSpec } from '../../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../../engine/engine.ts';
 import type { DeviceName } from '../../kernel/open.ts';

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { itAll } from '../../../test/matrix.ts';
+import { itAll } from '../../../test/support/matrix.ts';
 import { createKvGraph, type KvGraph, type KvGraphOptions } from './kv-graph.ts';
 
 /** A graph with a cache of `capacity` leaves around it, which evicts what the graph says. */

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { ALL_CASES } from '../../../test/matrix.ts';
+import { ALL_CASES } from '../../../test/support/matrix.ts';
 import { createCodec, type KvSegment } from '../../codec/kv.ts';
 import { createRandom, normals } from '../../codec/parts/random.ts';
 import { norm } from '../../codec/parts/vector.ts';

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { quantizable, quantize, randomWeights } from '../../../test/quantize.ts';
-import { seeded } from '../../../test/random.ts';
+import { quantizable, quantize, randomWeights } from '../../../test/support/quantize.ts';
+import { seeded } from '../../../test/support/random.ts';
 import { ShapeError } from '../../util/errors.ts';
 import { dequantize } from './dequantize.ts';
 import { type WeightType, weightBytes, weightFormats, weightTypeById, weightTypes } from './types.ts';

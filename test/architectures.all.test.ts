@@ -1,0 +1,135 @@
+/** Every architecture against llama.cpp: tiny models with random weights, and the same distribution of the next token. */
+import { spawnSync } from 'node:child_process';
+import { rmSync } from 'node:fs';
+import { mkdtemp, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { F16 } from '../src/codec/spec.ts';
+import { loadEngine, openModelFile } from '../src/engine/engine.ts';
+import { step } from '../src/engine/step.ts';
+import type { DeviceName } from '../src/kernel/open.ts';
+import { findAdapter } from '../src/kernel/webgpu/adapter.ts';
+import { createPlan } from '../src/plan/plan.ts';
+import { arrayOf, typed, writeGguf } from './support/gguf-writer.ts';
+import { seeded } from './support/random.ts';
+import { type TinyOptions, tinyModel } from './support/tiny-model.ts';
+
+/** Divergence per token, in nats; llama.cpp agrees with itself to .003. */
+const MAX_DIVERGENCE = 0.003;
+
+/** llama.cpp looks for tokens of Phi in vocabularies of models with this name. */
+const PHI_NAME = { 'general.name': 'tiny' };
+const PHI_LONG = {
+  ...PHI_NAME,
+  'phi3.rope.dimension_count': 12,
+  'phi3.rope.scaling.original_context_length': 64,
+  'phi3.rope.scaling.attn_factor': 1.19,
+};
+
+const MODELS: Record<string, TinyOptions> = {
+  llama: { architecture: 'llama', ropeFactors: true, bias: true },
+  'llama, YaRN': {
+    architecture: 'llama',
+    metadata: {
+      'llama.rope.scaling.type': 'yarn',
+      'llama.rope.scaling.factor': typed('f32', 4),
+      'llama.rope.scaling.original_context_length': 128,
+    },
+  },
+  mistral3: {
+    architecture: 'mistral3',
+    metadata: {
+      'mistral3.rope.scaling.type': 'yarn',
+      'mistral3.rope.scaling.factor': typed('f32', 16),
+      'mistral3.rope.scaling.original_context_length': 256,
+      'mistral3.rope.scaling.yarn_log_multiplier': typed('f32', 1),
+      'mistral3.attention.temperature_scale': 0.1,
+    },
+  },
+  qwen2: { architecture: 'qwen2' },
+  qwen3: { architecture: 'qwen3', headDim: 32 },
+  qwen3vl: {
+    architecture: 'qwen3vl',
+    headDim: 32,
+    metadata: { 'qwen3vl.rope.dimension_sections': arrayOf('i32', [6, 5, 5, 0]) },
+  },
+  phi3: { architecture: 'phi3', kvHeads: 4, metadata: PHI_NAME },
+  'phi3, LongRoPE, short': { architecture: 'phi3', longRope: true, context: 64, metadata: PHI_LONG },
+  'phi3, LongRoPE, long': { architecture: 'phi3', longRope: true, metadata: PHI_LONG },
+  smollm3: { architecture: 'smollm3', layers: 5 },
+  granite: {
+    architecture: 'granite',
+    metadata: {
+      'granite.embedding_scale': typed('f32', 12),
+      'granite.residual_scale': 0.22,
+      'granite.logit_scale': typed('f32', 8),
+      'granite.attention.scale': 0.015625,
+    },
+  },
+  olmo2: { architecture: 'olmo2', tied: false },
+  exaone4: { architecture: 'exaone4' },
+  glm4: { architecture: 'glm4', bias: true, metadata: { 'glm4.rope.dimension_count': 8 } },
+};
+
+/** Several pages. */
+const TOKENS = 150;
+const random = seeded(3);
+const ids = Array.from({ length: TOKENS }, () => random.below(256));
+
+function llamaCpp(path: string, ids: readonly number[]): number[][] {
+  const script = fileURLToPath(new URL('./support/llama-oracle.mjs', import.meta.url));
+  const { stdout, stderr, status } = spawnSync(process.execPath, [script, path], {
+    input: JSON.stringify(ids),
+    encoding: 'utf8',
+    maxBuffer: 2 ** 28,
+  });
+  if (status !== 0) throw new Error(`llama.cpp failed: ${stderr}`);
+  return JSON.parse(stdout);
+}
+
+async function kvasir(path: string, device: DeviceName, ids: readonly number[]): Promise<Float32Array[]> {
+  const file = await openModelFile(path);
+  const plan = createPlan(F16, { ...file.config, pageTokens: 64 });
+  const engine = await loadEngine(file, { plan, context: TOKENS }, { device, precise: true });
+  const sequence = engine.openSequence(plan, TOKENS);
+  const rows: Float32Array[] = [];
+  await step(engine, [{ sequence, tokens: ids, logits: 'all' }], {
+    onLogits: (_, row, logits) => (rows[row] = logits.slice()),
+  });
+  sequence.dispose();
+  await engine.dispose();
+  return rows;
+}
+
+/** The divergence of our distribution from llama.cpp's, averaged over tokens. */
+function divergence(expected: readonly number[][], logits: readonly Float32Array[]): number {
+  const sums = expected.map((p, i) => {
+    const max = Math.max(...logits[i]);
+    const total = Math.log(logits[i].reduce((sum, x) => sum + Math.exp(x - max), 0)) + max;
+    return p.reduce((sum, x, id) => (x > 0 ? sum + x * (Math.log(x) - (logits[i][id] - total)) : sum), 0);
+  });
+  return sums.reduce((a, b) => a + b) / sums.length;
+}
+
+/** On the GPU: those that take operations of their own. The others run the same kernels as llama. */
+const ON_GPU = ['granite', 'olmo2'];
+const hasGpu = typeof (await findAdapter()) !== 'string';
+
+describe('like llama.cpp', () => {
+  it.each(Object.entries(MODELS))('%s', { timeout: 240_000 }, async (name, options) => {
+    const folder = await mkdtemp(join(tmpdir(), 'kvasir-oracle-'));
+    try {
+      const path = join(folder, 'model.gguf');
+      await writeFile(path, writeGguf(tinyModel(options)));
+      const given = ids.slice(0, options.context);
+      const expected = llamaCpp(path, given);
+      const devices: DeviceName[] = ['js', 'wasm', ...(hasGpu && ON_GPU.includes(name) ? (['webgpu'] as const) : [])];
+      for (const device of devices)
+        expect(Math.abs(divergence(expected, await kvasir(path, device, given))), device).toBeLessThan(MAX_DIVERGENCE);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+});

@@ -1,0 +1,121 @@
+/** What clients are told when something is wrong: the status by which they decide to try again, and words of their API. */
+import { describe, expect, it } from 'vitest';
+import { readyBackend } from '../../../src/server/backend.ts';
+import { toApiError } from '../../../src/server/errors.ts';
+import { CapacityError, ContextError, DeviceError, InputError, optionError } from '../../../src/util/errors.ts';
+import type { ModelService } from '../../../src/worker/service.ts';
+import { greedy, type Json, openServer, openService, user } from './tiny-server.ts';
+
+const CHAT = '/v1/chat/completions';
+const service = await openService(2);
+const { json, ask } = await openServer({}, service);
+const messages = user('Hi');
+
+/** Statuses that the clients of OpenAI, Anthropic, the AI SDK or LangChain repeat a request after. */
+const isRepeated = (status: number) => [408, 409, 425, 429].includes(status) || status >= 500;
+
+describe('an unknown name of the model', () => {
+  it('gets the model that there is, and the answer says its name', async () => {
+    for (const path of [CHAT, '/v1/completions', '/v1/messages']) {
+      const answer = await json(path, { model: 'gpt-4o', messages, prompt: 'Hi', ...greedy(1) });
+      expect(answer.model, path).toBe('tiny');
+    }
+    expect((await json(CHAT, { model: 'alias', messages, ...greedy(1) })).model).toBe('alias');
+    expect((await ask('/v1/messages/count_tokens', { model: 'claude', messages })).status).toBe(200);
+  });
+
+  it('is a 404 that lists the names, if names are strict', async () => {
+    const strict = await openServer({ strictModel: true }, service);
+    const { error } = await strict.json(CHAT, { model: 'gpt-4o', messages });
+    expect(error).toMatchObject({ code: 'model_not_found', param: 'model' });
+    expect(error.message).toContain('"tiny", "alias", "tiny.gguf"');
+    expect((await strict.ask(CHAT, { model: 'gpt-4o', messages })).status).toBe(404);
+    const anthropic = await strict.json('/v1/messages', { model: 'claude', messages, max_tokens: 1 });
+    expect(anthropic.error.type).toBe('not_found_error');
+  });
+});
+
+describe('the status', () => {
+  it('of a prompt that is too long is one that no client repeats', () => {
+    const error = toApiError(new ContextError('Too long.'), { context: 2048 });
+    expect(error).toMatchObject({ status: 400, code: 'context_length_exceeded' });
+    expect(isRepeated(error.status)).toBe(false);
+  });
+
+  it('of a device or disk that is full is 503: the request is not at fault', async () => {
+    const full = new CapacityError('The GPU has no memory left.');
+    expect(toApiError(full)).toMatchObject({
+      status: 503,
+      code: 'insufficient_capacity',
+      retryAfter: expect.any(Number),
+    });
+    const answer: ModelService['answer'] = () => {
+      throw full;
+    };
+    const broken = await openServer({ backend: readyBackend({ ...service, answer }) }, service);
+    const response = await broken.ask(CHAT, { messages });
+    expect(response.status).toBe(503);
+    expect(response.headers.get('retry-after')).toMatch(/^\d+$/);
+    expect(((await response.json()) as Json).error.message).toBe('The GPU has no memory left.');
+  });
+
+  it('of a lost device is 503', () => {
+    expect(toApiError(new DeviceError('Lost.'))).toMatchObject({ status: 503, code: 'engine_failed' });
+  });
+});
+
+describe('words', () => {
+  const schema = { type: 'array', uniqueItems: true };
+  const parameters = { type: 'object', properties: { a: schema } };
+
+  it("are OpenAI's on OpenAI's routes", async () => {
+    const tools = [{ type: 'function', function: { name: 'find', parameters, strict: true } }];
+    const tool = await json(CHAT, { messages, tools });
+    expect(tool.error.message).toMatch(/^tools\[0\]\.function\.parameters\./);
+    expect(tool.error.param).toBe('tools[0].function.parameters');
+    const named = { type: 'function', function: { name: 'other' } };
+    const okTools = [{ type: 'function', function: { name: 'find' } }];
+    const { error } = await json(CHAT, { messages, tools: okTools, tool_choice: named });
+    expect(error).toMatchObject({
+      message: expect.stringMatching(/^tool_choice names .*"other"/),
+      param: 'tool_choice',
+    });
+    expect((await json(CHAT, { messages, tool_choice: 'required' })).error.message).toMatch(/^tool_choice asks/);
+    const { error: reserved } = await json(CHAT, { messages, chat_template_kwargs: { messages: [] } });
+    expect(reserved.message).toMatch(/^chat_template_kwargs cannot set messages/);
+    const format = { type: 'json_schema', json_schema: { name: 'x', schema } };
+    const { error: refused } = await json(CHAT, { messages, response_format: format });
+    expect(refused.param).toBe('response_format.json_schema.schema');
+    expect(refused.message).toMatch(/^response_format\.json_schema\.schema\.uniqueItems /);
+  });
+
+  it("are Anthropic's on Anthropic's routes", async () => {
+    const base = { messages, max_tokens: 5 };
+    const strict = { name: 'find', input_schema: parameters, strict: true };
+    const bad = await json('/v1/messages', { ...base, tools: [strict] });
+    expect(bad.error.message).toMatch(/^tools\[0\]\.input_schema\./);
+    const tools = [{ name: 'find', input_schema: { type: 'object' } }];
+    const choice = await json('/v1/messages', { ...base, tools, tool_choice: { type: 'tool', name: 'other' } });
+    expect(choice.error.message).toMatch(/^tool_choice names .*"other"/);
+  });
+
+  it('for the operator name options of the server', () => {
+    const { message } = toApiError(
+      new ContextError(option => `Raise ${option('kvMemory')}, or use ${option('overflow', 'slide')}.`),
+    );
+    expect(message).toBe('Raise `kvasir serve --kv-memory`, or use `kvasir serve --overflow slide`.');
+    expect(toApiError(optionError('kv', 'is wrong.'))).toMatchObject({
+      message: '`kvasir serve --kv` is wrong.',
+      param: undefined,
+    });
+    expect(toApiError(optionError('maxTokens', 'must be 1 or more; got 0.'))).toMatchObject({
+      message: 'max_tokens must be 1 or more; got 0.',
+      param: 'max_tokens',
+    });
+  });
+
+  it('that are not names of options stay', () => {
+    const text = 'The schema allows too many readings of the same text to be followed.';
+    expect(toApiError(new InputError(text))).toMatchObject({ message: text, param: undefined });
+  });
+});

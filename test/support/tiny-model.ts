@@ -1,0 +1,159 @@
+/** Tiny random models of every supported architecture, as specs for the GGUF writer. */
+import { type WeightType, weightFormats } from '../../src/kernel/weights/types.ts';
+import { type Architecture, architectures, type Traits } from '../../src/model/architectures.ts';
+import { arrayOf, type GgufSpec, type Metadata, type WriterTensor } from './gguf-writer.ts';
+import { quantize, randomWeights } from './quantize.ts';
+import { seeded } from './random.ts';
+
+export interface TinyOptions {
+  architecture?: Architecture;
+  /** Type of the matrices; norms and biases are F32, as in real files. */
+  type?: WeightType;
+  layers?: number;
+  width?: number;
+  heads?: number;
+  kvHeads?: number;
+  /** Written as attention.key_length; width / heads otherwise. */
+  headDim?: number;
+  ffn?: number;
+  /** Defaults to the byte vocabulary's size. */
+  vocab?: number;
+  context?: number;
+  seed?: number;
+  /** No output.weight: the embedding matrix is used. */
+  tied?: boolean;
+  /** Q, K and V biases; qwen2 has them anyway. */
+  bias?: boolean;
+  /** Q, K and V in one tensor; phi3 has it anyway. */
+  fusedQkv?: boolean;
+  /** Llama 3's rope_freqs.weight. */
+  ropeFactors?: boolean | readonly number[];
+  /** Phi's factors of RoPE frequencies for short and long contexts. */
+  longRope?: boolean;
+  /** Whether to write a byte-level vocabulary; default true. */
+  vocabulary?: boolean;
+  /** Additional or replaced metadata; undefined removes a key. */
+  metadata?: Record<string, Metadata[string] | undefined>;
+}
+
+export function tinyModel(options: TinyOptions = {}): GgufSpec {
+  const { architecture = 'llama', type = 'F32', layers = 2, seed = 1, tied = true } = options;
+  const { block } = weightFormats[type];
+  const { width = Math.max(64, block), heads = 4, kvHeads = 2, ffn = Math.max(128, block) } = options;
+  const headDim = options.headDim ?? width / heads;
+  const vocab = options.vocab ?? byteVocabulary().length;
+  const traits: Traits = architectures[architecture];
+  const { norms = 'inputs' } = traits;
+  const [q, kv] = [heads * headDim, kvHeads * headDim];
+  const projections: Record<string, number> =
+    (options.fusedQkv ?? architecture === 'phi3') ? { attn_qkv: q + 2 * kv } : { attn_q: q, attn_k: kv, attn_v: kv };
+  const random = seeded(seed);
+  const tensors: WriterTensor[] = [];
+  const matrix = (name: string, inputs: number, outputs: number, gain = 1) =>
+    tensors.push({
+      name,
+      type,
+      shape: [inputs, outputs],
+      data: randomWeights(type, inputs * outputs, gain / Math.sqrt(inputs), random),
+    });
+  const vector = (name: string, length: number, size: number, mean: number) =>
+    tensors.push({ name, type: 'F32', shape: [length], data: randomWeights('F32', length, size, random, mean) });
+
+  matrix('token_embd.weight', width, vocab, Math.sqrt(width));
+  for (let i = 0; i < layers; i++) {
+    const layer = `blk.${i}.`;
+    if (norms !== 'outputs') vector(`${layer}attn_norm.weight`, width, 0.1, 1);
+    for (const [name, rows] of Object.entries(projections)) matrix(`${layer}${name}.weight`, width, rows);
+    if (options.bias ?? traits.bias === 'always')
+      for (const [name, rows] of Object.entries(projections)) vector(`${layer}${name}.bias`, rows, 0.2, 0);
+    if (traits.qkNorm) {
+      const [q, k] = traits.qkNorm === 'row' ? [heads, kvHeads] : [1, 1];
+      vector(`${layer}attn_q_norm.weight`, q * headDim, 0.2, 1);
+      vector(`${layer}attn_k_norm.weight`, k * headDim, 0.2, 1);
+    }
+    matrix(`${layer}attn_output.weight`, heads * headDim, width, 0.5);
+    if (norms !== 'inputs') vector(`${layer}post_attention_norm.weight`, width, 0.1, 1);
+    if (norms !== 'outputs') vector(`${layer}ffn_norm.weight`, width, 0.1, 1);
+    if (!traits.fusedGateUp) matrix(`${layer}ffn_gate.weight`, width, ffn);
+    matrix(`${layer}ffn_up.weight`, width, traits.fusedGateUp ? 2 * ffn : ffn);
+    matrix(`${layer}ffn_down.weight`, ffn, width, 0.5);
+    if (norms !== 'inputs') vector(`${layer}post_ffw_norm.weight`, width, 0.1, 1);
+  }
+  vector('output_norm.weight', width, 0.1, 1);
+  if (!tied) matrix('output.weight', width, vocab);
+  const floats = (name: string, values: readonly number[]) =>
+    tensors.push({ name, type: 'F32', shape: [values.length], data: quantize('F32', Float32Array.from(values)) });
+  const factors = (pairs: number, step: number) => Array.from({ length: pairs }, (_, i) => 1 + i * step);
+  if (options.ropeFactors)
+    floats('rope_freqs.weight', options.ropeFactors === true ? factors(headDim / 2, 1) : options.ropeFactors);
+  if (options.longRope) {
+    const pairs = Number(options.metadata?.[`${architecture}.rope.dimension_count`] ?? headDim) / 2;
+    floats('rope_factors_long.weight', factors(pairs, 2));
+    floats('rope_factors_short.weight', factors(pairs, 0.1));
+  }
+
+  const metadata: Record<string, Metadata[string] | undefined> = {
+    'general.architecture': architecture,
+    'general.name': `tiny ${architecture}`,
+    [`${architecture}.block_count`]: layers,
+    [`${architecture}.context_length`]: options.context ?? 512,
+    [`${architecture}.embedding_length`]: width,
+    [`${architecture}.feed_forward_length`]: ffn,
+    [`${architecture}.attention.head_count`]: heads,
+    [`${architecture}.attention.head_count_kv`]: kvHeads,
+    [`${architecture}.attention.layer_norm_rms_epsilon`]: 1e-5,
+    [`${architecture}.rope.freq_base`]: 10000.5,
+    ...(options.headDim === undefined
+      ? {}
+      : {
+          [`${architecture}.attention.key_length`]: headDim,
+          [`${architecture}.attention.value_length`]: headDim,
+        }),
+    ...(options.vocabulary === false ? {} : vocabularyMetadata(vocab)),
+    ...options.metadata,
+  };
+  const kept = Object.entries(metadata).filter((pair): pair is [string, Metadata[string]] => pair[1] !== undefined);
+  return { metadata: kept, tensors };
+}
+
+/** GPT-2's characters for the 256 bytes (printable ones stand for themselves), then an end-of-sequence token. */
+export function byteVocabulary(): string[] {
+  let other = 256;
+  const printable = (byte: number) => (byte > 32 && byte < 127) || (byte > 160 && byte < 256 && byte !== 173);
+  const letters = Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(printable(byte) ? byte : other++));
+  return [...letters, '<|end|>'];
+}
+
+function vocabularyMetadata(vocab: number): Metadata {
+  const bytes = byteVocabulary();
+  const tokens = Array.from({ length: vocab }, (_, i) => bytes[i] ?? `<|unused${i}|>`);
+  return {
+    'tokenizer.ggml.model': 'gpt2',
+    'tokenizer.ggml.pre': 'default',
+    'tokenizer.ggml.tokens': tokens,
+    // 1 is a normal token, 3 a control token.
+    'tokenizer.ggml.token_type': arrayOf(
+      'i32',
+      tokens.map((_, i) => (i < 256 ? 1 : 3)),
+    ),
+    // A byte vocabulary needs no merges, but a file must have some: two NULs, which occur in no text.
+    'tokenizer.ggml.merges': ['Ā Ā'],
+    'tokenizer.ggml.eos_token_id': Math.min(256, vocab - 1),
+    'tokenizer.ggml.add_bos_token': false,
+  };
+}
+
+/** The model with a constant bias on the keys of one layer. */
+export function plantKeyBias(model: GgufSpec, layer: number, bias: number): GgufSpec {
+  const plant = (tensor: WriterTensor): WriterTensor =>
+    tensor.name === `blk.${layer}.attn_k.bias`
+      ? {
+          ...tensor,
+          data: quantize(
+            'F32',
+            Float32Array.from({ length: Number(tensor.shape[0]) }, () => bias),
+          ),
+        }
+      : tensor;
+  return { ...model, tensors: model.tensors.map(plant) };
+}

@@ -46,9 +46,12 @@ interface Query {
 
 const queryText = (dim: number, Q: number, by: Floats['by']) => {
   const vectors = by === 'eight' ? 2 * Math.ceil(dim / 8) * Q : dim * Math.ceil(Q / 4);
-  // What a mean adds to the scores of a page; 0 without one.
-  return `var<workgroup> query: array<vec4f, ${vectors}>;\nvar<workgroup> mean_scores: array<f32, ${Q}>;`;
+  return `var<workgroup> query: array<vec4f, ${vectors}>;`;
 };
+
+/** What the mean of a page adds to its scores. */
+const meanScoresText = (Q: number) => `var<workgroup> mean_scores: array<f32, ${Q}>;`;
+const scoreWithMean = ({ scale }: Floats) => `fma(dots, ${scale}, vec4f(mean_scores[q]))`;
 
 /** Dim n of query q in workgroup memory. */
 const queryComponent = ({ by, dimOrder }: Floats, Q: number) =>
@@ -108,10 +111,10 @@ export function floatKeys(floats: Floats, query: Query): KeyStage {
     parts: PARTS,
     setup: floats.setup,
     begin: Q => `${floats.begin} ${query.means ? meanScores(Q, query.means) : ''}`,
-    text: Q => `${floats.text}\n${queryText(C, Q, by)}`,
+    text: Q => `${floats.text}\n${queryText(C, Q, by)}${query.means ? `\n${meanScoresText(Q)}` : ''}`,
     load: Q => `${queryComponent(floats, Q)} = ${query.at};`,
     sums: by === 'eight' ? eights : fours,
-    score: () => `fma(dots, ${scale}, vec4f(mean_scores[q]))`,
+    score: () => (query.means ? scoreWithMean(floats) : `dots * ${scale}`),
   };
 }
 
@@ -277,7 +280,7 @@ function spectrumSums(
 export function pageRelativeKeys(name: string, layout: PageLayout, shape: PageShape, perHead: boolean): KeyStage {
   const floats = pageFloats('key', name, layout, shape);
   const { encoding } = layout;
-  const keys = floatPageKeys(name, layout, shape);
+  const keys = floatKeys(floats, { queryWords: layout.codedDim, at: 'bitcast<f32>(queries[origin + n])' });
   const fromCoefficients =
     encoding.kind === 'spectrum' && encoding.cosines.bits <= 8 && shape.pageTokens <= 128
       ? spectrumSums(encoding, layout, shape)
@@ -286,7 +289,8 @@ export function pageRelativeKeys(name: string, layout: PageLayout, shape: PageSh
   return {
     ...keys,
     ...pageRelative.stage,
-    text: Q => `${keys.text(Q)}\n${pageRelative.text(Q)}\n${fromCoefficients?.text ?? ''}`,
+    text: Q => `${keys.text(Q)}\n${meanScoresText(Q)}\n${pageRelative.text(Q)}\n${fromCoefficients?.text ?? ''}`,
+    score: () => scoreWithMean(floats),
     sums: fromCoefficients?.sums ?? keys.sums,
     begin: Q => `
     ${floats.begin}

@@ -29,7 +29,7 @@ export function pageRelativeQueryLoader(layout: PageLayout, { headDim: D }: Page
     },
     text: (Q: number) => `var<workgroup> raw_query: array<f32, ${Q * D}>;
 var<workgroup> rotated: array<f32, ${Q * D}>;
-var<workgroup> mean_sums: array<vec4f, ${Q * 8}>;
+${mean ? `var<workgroup> mean_sums: array<vec4f, ${Q * 8}>;` : ''}
 ${queryMatrix ? blockOf(diagonalBlocks) : ''}`,
     /**
      * Runs `store` for every coded dim n of every query q, with the value in `sum`; then `storeMean` with what the mean
@@ -74,9 +74,13 @@ ${queryMatrix ? blockOf(diagonalBlocks) : ''}`,
     workgroupBarrier();
     if (lane < ${Q}) {
       let q = lane;
-      var all = mean_sums[8 * q];
+      ${
+        mean
+          ? `var all = mean_sums[8 * q];
       for (var n = 1u; n < 8; n++) { all += mean_sums[8 * q + n]; }
-      let sum = (all.x + all.y) + (all.z + all.w);
+      let sum = (all.x + all.y) + (all.z + all.w);`
+          : 'let sum = 0.0;'
+      }
       ${storeMean}
     }`,
   };

@@ -85,9 +85,11 @@ const ways: Record<string, (one: Case) => Promise<{ answer: Result; reused: numb
   },
 };
 
-/** With a recent window, sequences are private. */
-const wholePages = ({ plan: { pageTokens, window } }: Model, tokens: number) =>
-  window.recent > 0 ? 0 : tokens - (tokens % pageTokens);
+/** With a recent window, sequences are private. Pages before the one in which the sinks end are not reused by themselves. */
+const wholePages = ({ plan: { pageTokens, window } }: Model, tokens: number) => {
+  const whole = tokens - (tokens % pageTokens);
+  return window.recent > 0 || whole < window.sink ? 0 : whole;
+};
 
 const coldAnswer = async ({ model, prompt, maxTokens }: Case) => {
   const cold = await model.complete(prompt, { ...greedy(maxTokens), tenant: newTenant() });

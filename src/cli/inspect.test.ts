@@ -87,7 +87,7 @@ describe('the layers of a cache', () => {
   });
 
   it('refuses a preset with a codec or a memory budget', async () => {
-    await expect(run(model, '--kv', 'tq4', '--quality', 'safe')).rejects.toThrow(/Drop quality "safe" to use this/);
+    await expect(run(model, '--kv', 'tq4', '--quality', 'safe')).rejects.toThrow(/kv: 'tq4' and quality: 'safe' both/);
     await expect(run(model, '--quality', 'safe', '--context-memory', '1MB')).rejects.toThrow(/or contextMemory/);
     await expect(run(model, '--quality', 'best')).rejects.toThrow('"best" is not a preset. Use safe, balanced');
   });

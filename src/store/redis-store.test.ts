@@ -146,11 +146,11 @@ describe('the redis store without a server', () => {
     await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve));
     const { port } = server.address() as { port: number };
     const stores = await Promise.all(
-      Array.from({ length: 6 }, () => open(`redis://127.0.0.1:${port}`, { timeoutMs: 300, cluster })),
+      Array.from({ length: 6 }, () => open(`redis://127.0.0.1:${port}`, { timeoutMs: 1000, cluster })),
     );
     expect(connections).toBeGreaterThanOrEqual(6);
     // A cluster's close themselves after 15 time-outs.
-    await expect.poll(() => sockets.size, { timeout: 30_000 }).toBe(0);
+    await expect.poll(() => sockets.size, { timeout: 45_000 }).toBe(0);
     for (const store of stores) await store.close();
     server.close();
   });

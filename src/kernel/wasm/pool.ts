@@ -103,6 +103,19 @@ export async function createPool(
     failure ??= new DeviceError('The wasm device is disposed. Load the model again.');
     await terminate();
   };
+  // Memory that is not shared moves when it grows: nothing may keep a view of it.
+  if (threads === 1) {
+    return {
+      threads,
+      async load(bytes, target = poolMemory) {
+        await load(bytes, target);
+      },
+      runAll: tasks => tasks.forEach(runOnMain),
+      runSmall: (_, tasks) => tasks.forEach(runOnMain),
+      dispose,
+    };
+  }
+
   const words = new Int32Array(memory.buffer, control, CONTROL_WORDS);
   const workers = await startWorkers(memory, control, threads - 1, stopped);
   terminate = workers.terminate;
@@ -146,7 +159,7 @@ export async function createPool(
   };
   const runJob = (tasks: readonly Task[]) => {
     // While the workers receive messages they run no jobs.
-    if (threads === 1 || isLoading || tasks.reduce((sum, { chunks }) => sum + chunks, 0) <= 1) {
+    if (isLoading || tasks.reduce((sum, { chunks }) => sum + chunks, 0) <= 1) {
       tasks.forEach(runOnMain);
       return;
     }

@@ -6,7 +6,7 @@ import { createTrained } from '../../src/codec/codec.case.ts';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
 import type { WebGpuDevice } from '../../src/kernel/webgpu/device.ts';
-import { matrix } from '../support/matrix.ts';
+import { LONG_CASES, matrix } from '../support/matrix.ts';
 import { describeGpu, openWebGpu, SMALL_SHAPE } from './gpu.ts';
 
 const { headDim, kvHeads, pageTokens } = SMALL_SHAPE;
@@ -43,7 +43,10 @@ async function sealed(device: WebGpuDevice, spec: string, calls: number): Promis
   return Promise.all(requests.map(({ leaf }) => device.readBlock(leaf)));
 }
 
-const SPECS = ['f16', 'tq4', 'tq35', 'kivi2g32', 'oscar2g32', 'mead2', 'mead2u', 'vec-d4b8', 'oaken'];
+const SPECS = [
+  ...['f16', 'tq4', 'tq35', 'kivi2g32', 'oscar2g32', 'mead2', 'mead2u', 'vec-d4b8', 'oaken'],
+  ...(LONG_CASES ? ['q4_0', 'tri8i4/tq2'] : []),
+];
 const REPRESENTATIVES = { mead2: 'page-relative keys', oaken: 'three kernels' };
 
 describeGpu('sealing of several sequences', () => {

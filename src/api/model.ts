@@ -35,7 +35,7 @@ import { createScheduler, type SchedulerStats } from '../engine/scheduler.ts';
 import type { Result, Stream, Token } from '../engine/stream.ts';
 import type { KvGraph } from '../eviction/graph/kv-graph.ts';
 import { createPolicy, type EvictionPolicyName } from '../eviction/policies.ts';
-import type { ModelConfig } from '../model/config.ts';
+import type { ModelConfig } from '../model/model-config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { type KvMode, type Plan, type Preset, withMode } from '../plan/plan.ts';

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { parseSpec } from '../codec/spec.ts';
-import type { ModelConfig } from '../model/config.ts';
 import type { TensorInfo } from '../model/gguf.ts';
+import type { ModelConfig } from '../model/model-config.ts';
 import { createPlan, planBytes } from '../plan/plan.ts';
 import { platform } from '../platform/node.ts';
 import { CapacityError } from '../util/errors.ts';

@@ -5,7 +5,7 @@
  */
 import type { KvCodec } from '../codec/kv.ts';
 import { type CheckScratch, type CodeCheck, createCheckScratch } from '../model/code-check.ts';
-import type { ModelConfig } from '../model/config.ts';
+import type { ModelConfig } from '../model/model-config.ts';
 import type { Plan } from '../plan/plan.ts';
 import { QualityError } from '../util/errors.ts';
 import type { Engine } from './engine.ts';

@@ -7,7 +7,7 @@ import { type LeafLayout, leafBlock } from '../cache/leaf.ts';
 import type { Sequence, SequenceRun } from '../cache/sequence.ts';
 import type { Block, Device, KvBlocks, KvRun, KvView, Tensor } from '../kernel/device.ts';
 import { sealPosition } from '../kernel/visibility.ts';
-import type { ModelConfig } from './config.ts';
+import type { ModelConfig } from './model-config.ts';
 
 /** What a check needs on the device, allocated once. */
 export interface CheckScratch {

@@ -7,52 +7,9 @@ import { type Architecture, architectures, supportedArchitectures, type Traits }
 import { type Gguf, readTensorAsFloat32, requireTensor } from './gguf.ts';
 import { quote } from './gguf-header.ts';
 import { createMetadataReader, type MetadataReader } from './metadata-reader.ts';
-import {
-  checkFrequencyFactors,
-  type RopeConfig,
-  type RopeFrequencies,
-  type RopeScaling,
-  ropeFrequencies,
-} from './rope.ts';
+import type { ModelConfig } from './model-config.ts';
+import { checkFrequencyFactors, type RopeFrequencies, type RopeScaling, ropeFrequencies } from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
-
-export interface ModelConfig {
-  readonly architecture: Architecture;
-  readonly name: string;
-  readonly layers: number;
-  /** Hidden size: length of the residual stream (d_model). */
-  readonly width: number;
-  readonly heads: number;
-  readonly kvHeads: number;
-  readonly headDim: number;
-  /** Inner width of the feed-forward network. */
-  readonly ffn: number;
-  /** Tokens in the vocabulary. */
-  readonly vocab: number;
-  /** Context length that the model was trained for, in tokens. */
-  readonly context: number;
-  readonly normEps: number;
-  /** Factor of the attention scores: 1 / sqrt(headDim), unless the file overrides it. */
-  readonly attentionScale: number;
-  /** Factor of the embeddings. */
-  readonly embeddingScale: number;
-  /** Factor of the logits. */
-  readonly logitScale: number;
-  readonly rope: RopeConfig;
-  /** Every n-th layer has no RoPE; 0: all have it. */
-  readonly ropelessEvery: number;
-  /** Q, K and V have biases. */
-  readonly qkvBias: boolean;
-  /** Queries and keys are RMS-normalized before RoPE: each head, or all heads together. */
-  readonly qkNorm: 'head' | 'row' | undefined;
-  /** Where the norms of attention and feed-forward are. */
-  readonly norms: 'inputs' | 'outputs' | 'both';
-  /** Q, K and V are the rows of one tensor; so are gate and up. */
-  readonly fusedQkv: boolean;
-  readonly fusedGateUp: boolean;
-  /** The embedding matrix is also the output head. */
-  readonly tiedOutput: boolean;
-}
 
 /** Reads a model's config and checks that its metadata and tensors agree. */
 export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfig {

@@ -19,7 +19,7 @@ import type {
 } from '../kernel/device.ts';
 import { createYielder } from '../platform/event-loop.ts';
 import { type CodeCheck, startCheck } from './code-check.ts';
-import type { ModelConfig } from './config.ts';
+import type { ModelConfig } from './model-config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
 

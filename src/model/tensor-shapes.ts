@@ -1,30 +1,12 @@
 /** The tensors that a model must have, with their shapes in file order: a matrix is [inputs, outputs]. */
 import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { quote, type TensorInfo } from './gguf-header.ts';
+import type { ModelConfig } from './model-config.ts';
 
 type NamedShape = readonly [name: string, ...shape: number[]];
 
-/** The part of a model's config that determines its tensors. */
-interface TensorDims {
-  architecture: string;
-  layers: number;
-  width: number;
-  heads: number;
-  kvHeads: number;
-  headDim: number;
-  ffn: number;
-  vocab: number;
-  rope: { dims: number; factors?: string };
-  norms: 'inputs' | 'outputs' | 'both';
-  qkvBias: boolean;
-  qkNorm: 'head' | 'row' | undefined;
-  fusedQkv: boolean;
-  fusedGateUp: boolean;
-  tiedOutput: boolean;
-}
-
 /** The tensors outside the layers. */
-function globalTensors({ width, vocab, tiedOutput, rope }: TensorDims): NamedShape[] {
+function globalTensors({ width, vocab, tiedOutput, rope }: ModelConfig): NamedShape[] {
   const tensors: NamedShape[] = [
     ['token_embd.weight', width, vocab],
     ['output_norm.weight', width],
@@ -38,7 +20,7 @@ function globalTensors({ width, vocab, tiedOutput, rope }: TensorDims): NamedSha
 const ropeFactorTensors = (used: string): string[] =>
   used === 'rope_freqs.weight' ? [used] : ['rope_factors_long.weight', 'rope_factors_short.weight'];
 
-function layerTensors(config: TensorDims, layer: number): NamedShape[] {
+function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
   const { width, heads, kvHeads, headDim, ffn, norms, qkNorm, qkvBias, fusedQkv, fusedGateUp } = config;
   const [q, kv] = [heads * headDim, kvHeads * headDim];
   const projections = Object.entries(fusedQkv ? { attn_qkv: q + 2 * kv } : { attn_q: q, attn_k: kv, attn_v: kv });
@@ -67,7 +49,7 @@ function layerTensors(config: TensorDims, layer: number): NamedShape[] {
 }
 
 /** Every expected tensor must exist with its shape, and no other: an unused tensor means an unsupported feature. */
-export function checkTensors(config: TensorDims, tensors: ReadonlyMap<string, TensorInfo>): void {
+export function checkTensors(config: ModelConfig, tensors: ReadonlyMap<string, TensorInfo>): void {
   const expected = new Set<string>();
   const check = ([name, ...shape]: NamedShape) => {
     const found = tensors.get(name);

@@ -1,7 +1,7 @@
 /** A model's weights on a device. Matrices keep the file's quantization; norms and biases become float32. */
 import type { Device, Tensor, Weights } from '../kernel/device.ts';
-import type { ModelConfig } from './config.ts';
 import { type Gguf, readTensorAsFloat32, readTensorInto, requireTensor } from './gguf.ts';
+import type { ModelConfig } from './model-config.ts';
 import { interleaveHalves } from './rope.ts';
 
 export interface LayerWeights {

@@ -1,0 +1,41 @@
+/** What is known of a model before its weights are loaded; config.ts reads it from a file. */
+import type { Architecture } from './architectures.ts';
+import type { RopeConfig } from './rope.ts';
+
+export interface ModelConfig {
+  readonly architecture: Architecture;
+  readonly name: string;
+  readonly layers: number;
+  /** Hidden size: length of the residual stream (d_model). */
+  readonly width: number;
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  /** Inner width of the feed-forward network. */
+  readonly ffn: number;
+  /** Tokens in the vocabulary. */
+  readonly vocab: number;
+  /** Context length that the model was trained for, in tokens. */
+  readonly context: number;
+  readonly normEps: number;
+  /** Factor of the attention scores: 1 / sqrt(headDim), unless the file overrides it. */
+  readonly attentionScale: number;
+  /** Factor of the embeddings. */
+  readonly embeddingScale: number;
+  /** Factor of the logits. */
+  readonly logitScale: number;
+  readonly rope: RopeConfig;
+  /** Every n-th layer has no RoPE; 0: all have it. */
+  readonly ropelessEvery: number;
+  /** Q, K and V have biases. */
+  readonly qkvBias: boolean;
+  /** Queries and keys are RMS-normalized before RoPE: each head, or all heads together. */
+  readonly qkNorm: 'head' | 'row' | undefined;
+  /** Where the norms of attention and feed-forward are. */
+  readonly norms: 'inputs' | 'outputs' | 'both';
+  /** Q, K and V are the rows of one tensor; so are gate and up. */
+  readonly fusedQkv: boolean;
+  readonly fusedGateUp: boolean;
+  /** The embedding matrix is also the output head. */
+  readonly tiedOutput: boolean;
+}

@@ -27,8 +27,8 @@ export function createSequence(options: SequenceOptions): Sequence {
   if (overflow === 'slide') checkSlides(context, sealing);
   let ids = [...(start?.ids ?? [])];
   let disposed = false;
-  /** Whether the last plan is not committed yet. */
-  let isPlanned = false;
+  /** Whether the last plan, or a tail that the caller writes, is not committed yet: nobody may find it. */
+  let isPlanned = start !== undefined && !start.tail && ids.length > start.leaves.length * pageTokens;
 
   // First of all: allocating may evict what nobody holds.
   const sealed = createSealedPages(pool, layout, start);

@@ -518,6 +518,22 @@ const config = fc.record<Config>({
   leaves: fc.constantFrom(5, 12, 24),
 });
 
+/** The tail of a sequence that was being restored was found by a prompt before it was written. */
+const foundWhileItWasRestored: [Config, Operation[]] = [
+  { sinks: 0, recent: 0, overflow: 'error', leaves: 5 },
+  [
+    { type: 'open', salt: 2, prompt: [0] },
+    { type: 'fork', of: 0 },
+    { type: 'fork', of: 0 },
+    { type: 'append', of: 742, tokens: [1, 0] },
+    { type: 'keep', of: 0, owner: 0 },
+    { type: 'restore', of: 0, owner: 0, shares: true },
+    { type: 'wait', isLong: false },
+    { type: 'setAside', of: 0 },
+    { type: 'open', salt: 2, prompt: [1, 0] },
+  ],
+];
+
 it(`holds its invariants after each of ${OPERATIONS} random operations`, async () => {
   let performed = 0;
   let refused = 0;
@@ -540,7 +556,7 @@ it(`holds its invariants after each of ${OPERATIONS} random operations`, async (
       }
       await world.dispose();
     }),
-    { numRuns: Math.ceil((3 * OPERATIONS) / PER_RUN) },
+    { numRuns: Math.ceil((3 * OPERATIONS) / PER_RUN), examples: [foundWhileItWasRestored] },
   );
   expect(performed).toBeGreaterThanOrEqual(OPERATIONS);
   expect(seen / performed).toBeGreaterThan(0.6);

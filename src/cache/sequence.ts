@@ -35,7 +35,7 @@ export interface SequenceStart {
   /** The f16 pages of the first leaves, in two-tier and shadow mode. */
   exactPages?: readonly SharedBlock[];
   sinks: SharedBlock;
-  /** Copied. Without it the tail is zeros, for the caller to write. */
+  /** Copied. Without it the tail is zeros, for the caller to write and to commit. */
   tail?: KvView['tail'];
 }
 
@@ -77,7 +77,7 @@ export interface Sequence {
    */
   readonly unfinished: UnfinishedLeaf | undefined;
   readonly isDisposed: boolean;
-  /** Whether a pass is planned that is not committed: it is running, or has failed. */
+  /** Whether a pass is planned that is not committed (it is running, or has failed), or a restored tail is not. */
   readonly isPlanned: boolean;
   /** Number of tokens before the first page that was spilled: all, if none was. A pass reads no others. */
   readonly readableLength: number;

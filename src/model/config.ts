@@ -10,6 +10,7 @@ import { createMetadataReader, type MetadataReader } from './metadata-reader.ts'
 import type { ModelConfig } from './model-config.ts';
 import { checkFrequencyFactors, type RopeFrequencies, type RopeScaling, ropeFrequencies } from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
+import { unsupportedArchitectures } from './unsupported-architectures.ts';
 
 /** Reads a model's config and checks that its metadata and tensors agree. */
 export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfig {
@@ -75,10 +76,13 @@ export async function readRopeFrequencies(gguf: Gguf, { rope }: ModelConfig): Pr
 function readArchitecture({ metadata }: Pick<Gguf, 'metadata'>): Architecture {
   const name = metadata.get('general.architecture');
   if (typeof name !== 'string') throw new FormatError('The file has no general.architecture. Is it a model?');
-  if (!Object.hasOwn(architectures, name))
+  if (!Object.hasOwn(architectures, name)) {
+    const reason = unsupportedArchitectures.get(name);
     throw new UnsupportedError(
-      `The architecture ${quote(name)} is not supported. Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
+      `The architecture ${quote(name)} is not supported${reason ? `: ${reason}` : ''}. ` +
+        `Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
     );
+  }
   const kind = metadata.get('general.type') ?? 'model';
   if (kind !== 'model')
     throw new UnsupportedError(`The file contains ${quote(String(kind))}, not a model. Pass the model file.`);

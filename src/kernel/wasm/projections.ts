@@ -167,7 +167,8 @@ export class Projections {
       rows,
       outputs: weights.rows,
       cols: weights.cols,
-      scratch: this.memories.scratch('gemm', this.pool.threads * GEMM_SCRATCH, weights.memory),
+      // One per kernel: kernels of one job run at the same time, and a GEMV writes its constants for all threads.
+      scratch: this.memories.scratch(weights[kernel].name, this.pool.threads * GEMM_SCRATCH, weights.memory),
     });
   }
 

@@ -16,7 +16,8 @@ interface WorkItems {
 }
 
 export class Experts {
-  private readonly workItems = new WeakMap<Routing, WorkItems>();
+  /** By the tensor of chosen experts. */
+  private readonly workItems = new WeakMap<Tensor, WorkItems>();
 
   constructor(
     private readonly gpu: Gpu,
@@ -34,7 +35,7 @@ export class Experts {
     const [experts, weights] = [routing.experts, routing.weights].map(bufferForWriting);
     const kernel = this.gpu.kernel(`route ${normalize}`, () => route(normalize));
     this.gpu.run(kernel, [rows, count, used], [bufferOf(logits), experts, weights], spread(rows));
-    this.workItems.set(routing, this.group(experts, count, rows * used));
+    this.workItems.set(routing.experts, this.group(experts, count, rows * used));
   }
 
   /** Grouping is worthwhile if the average expert has several rows. */
@@ -50,7 +51,7 @@ export class Experts {
   }
 
   project(x: Tensor, rows: number, routing: Routing, projections: readonly ExpertProjection[]): void {
-    const { rowsPerItem, count, buffer } = this.workItems.get(routing)!;
+    const { rowsPerItem, count, buffer } = this.workItems.get(routing.experts)!;
     const used = routing.experts.cols;
     this.gpu.submitIfWorthwhile();
     for (const { weights, out, bias } of projections) {

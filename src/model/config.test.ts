@@ -39,6 +39,7 @@ describe('reading a config', () => {
       ropelessEvery: 0,
       qkvBias: false,
       norms: 'inputs',
+      activation: 'silu',
       fusedQkv: false,
       fusedGateUp: false,
       tiedOutput: true,

@@ -37,7 +37,7 @@ export async function loadExperts(device: Device, shape: ExpertShape) {
   return async (first: number, end: number): Promise<Float32Array[]> => {
     const rows = end - first;
     // More rows than are used, as in the scratch of a model.
-    const tensor = (cols: number, data = new Float32Array(), perRow = 1) => {
+    const tensor = (cols: number, data: Float32Array = new Float32Array(), perRow = 1) => {
       const made = device.createTensor((rows + 3) * perRow, cols);
       device.writeRows(made, 0, data);
       return made;

@@ -41,6 +41,7 @@ describe('reading a config', () => {
       ropelessEvery: 0,
       qkvBias: false,
       norms: 'inputs',
+      activation: 'silu',
       fusedQkv: false,
       fusedGateUp: false,
       tiedOutput: true,
@@ -183,12 +184,31 @@ describe('a model is rejected', () => {
     ['a wrong ffn', { 'llama.feed_forward_length': 96 }, /ffn_gate\.weight should be \[64,96\]/],
     ['a vocabulary of another size', { 'tokenizer.ggml.tokens': ['a', 'b'] }, /2 tokens/],
     ['a vocabulary that is not an array', { 'tokenizer.ggml.tokens': 'abc' }, /no list/],
-    ['experts', { 'llama.expert_count': 8 }, /mixture of experts/],
+    ['experts without tensors', { 'llama.expert_count': 8, 'llama.expert_used_count': 2 }, /no tensor.*ffn_gate_inp/],
+    ['experts of which none is used', { 'llama.expert_count': 8, 'llama.expert_used_count': 0 }, /from 1 to 8, not 0/],
+    [
+      'more used experts than there are',
+      { 'llama.expert_count': 8, 'llama.expert_used_count': 9 },
+      /from 1 to 8, not 9/,
+    ],
+    ['too many experts', { 'llama.expert_count': 2 ** 31, 'llama.expert_used_count': 2 }, /expert_count/],
     ['a sliding window', { 'llama.attention.sliding_window': 128 }, /sliding window/],
     ['non-causal attention', { 'llama.attention.causal': false }, /non-causal/],
     ['a scaling type that is not a string', { 'llama.rope.scaling.type': 3 }, /must be a string/],
   ])('for %s', async (_, metadata, message) => {
     await expect(withMeta(metadata)).rejects.toThrow(message);
+  });
+
+  it('for experts that the architecture does not have, no experts where it has them, and misshapen ones', async () => {
+    await expect(withMeta({ 'qwen3.expert_count': 8 }, { architecture: 'qwen3' })).rejects.toThrow(UnsupportedError);
+    const qwen = (metadata: TinyOptions['metadata']) => withMeta(metadata, { architecture: 'qwen3moe' });
+    await expect(qwen({ 'qwen3moe.expert_count': 0 })).rejects.toThrow(/expert_count must be from 1/);
+    await expect(qwen({ 'qwen3moe.expert_count': undefined })).rejects.toThrow(/expert_count is missing/);
+    await expect(qwen({ 'qwen3moe.expert_count': 4 })).rejects.toThrow(/ffn_gate_inp\.weight should be \[64,4\]/);
+    await expect(qwen({ 'qwen3moe.expert_feed_forward_length': 64 })).rejects.toThrow(
+      /ffn_gate_exps\.weight should be \[64,64,8\].* is \[64,128,8\]/,
+    );
+    await expect(qwen({ 'qwen3moe.expert_weights_scale': 2.5 })).rejects.toThrow(UnsupportedError);
   });
 
   it('for a missing, misshapen or unknown tensor, with its name', async () => {

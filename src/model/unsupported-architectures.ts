@@ -9,8 +9,8 @@ const REASONS: readonly [reason: string, names: string][] = [
   ['it has embeddings per layer, and layers that share keys and values', 'gemma3n gemma4'],
   [
     'its mixture of experts is not implemented',
-    'arctic afmoe bailingmoe bailingmoe2 dbrx deepseek dots1 ernie4_5-moe exaone-moe glm4moe granitemoe grok hunyuan-moe ' +
-      'llama4 mimo2 minimax-m2 olmoe phimoe qwen2moe qwen3vlmoe',
+    'arctic afmoe bailingmoe bailingmoe2 dbrx deepseek dots1 ernie4_5-moe exaone-moe glm4moe grok hunyuan-moe ' +
+      'llama4 mimo2 minimax-m2 phimoe qwen2moe qwen3vlmoe',
   ],
   [
     'its layer norms, which subtract a mean, are not implemented',

@@ -50,6 +50,18 @@ const MODELS: Record<string, TinyOptions> = {
   },
   qwen2: { architecture: 'qwen2' },
   qwen3: { architecture: 'qwen3', headDim: 32 },
+  'llama, experts': { architecture: 'llama', experts: [8, 2] },
+  qwen3moe: { architecture: 'qwen3moe', headDim: 32, experts: [16, 4] },
+  granitemoe: {
+    architecture: 'granitemoe',
+    metadata: {
+      'granitemoe.embedding_scale': typed('f32', 12),
+      'granitemoe.residual_scale': 0.22,
+      'granitemoe.logit_scale': typed('f32', 8),
+      'granitemoe.attention.scale': 0.015625,
+    },
+  },
+  olmoe: { architecture: 'olmoe', tied: false, kvHeads: 4, experts: [7, 3] },
   qwen3vl: {
     architecture: 'qwen3vl',
     headDim: 32,
@@ -114,7 +126,7 @@ function divergence(expected: readonly number[][], logits: readonly Float32Array
 }
 
 /** On the GPU: those that take operations of their own. The others run the same kernels as llama. */
-const ON_GPU = ['granite', 'olmo2'];
+const ON_GPU = ['granite', 'olmo2', 'qwen3moe', 'olmoe'];
 const hasGpu = typeof (await findAdapter()) !== 'string';
 
 describe('like llama.cpp', () => {

@@ -19,6 +19,11 @@ export interface Traits {
   activation?: Activation;
   /** ffn_up.weight holds gate and up, one after the other. */
   fusedGateUp?: boolean;
+  /**
+   * The metadata may have a number of experts, or always has. The weights of a row's experts are the softmax of its router
+   * over the chosen experts (normalized to 1), or over all.
+   */
+  experts?: { in: 'some' | 'all'; softmaxOver: 'chosen' | 'all' };
   /** Every n-th layer has no RoPE. */
   ropelessEvery?: number;
   /** The file may divide each RoPE frequency by a factor (`rope_freqs.weight`). */
@@ -32,16 +37,37 @@ export interface Traits {
 }
 
 export const architectures = {
-  llama: { models: 'Llama 2 and 3, Mistral, SmolLM2', pairing: 'adjacent', bias: 'optional', ropeFactors: true },
+  llama: {
+    models: 'Llama 2 and 3, Mistral, Mixtral, SmolLM2',
+    pairing: 'adjacent',
+    bias: 'optional',
+    ropeFactors: true,
+    experts: { in: 'some', softmaxOver: 'chosen' },
+  },
   mistral3: { models: 'Mistral Small 3, Ministral 3', pairing: 'adjacent', ropeFactors: true },
   qwen2: { models: 'Qwen 2 and 2.5', pairing: 'halves', bias: 'always' },
   qwen3: { models: 'Qwen 3', pairing: 'halves', qkNorm: 'head' },
+  qwen3moe: {
+    models: 'Qwen 3 30B-A3B and 235B-A22B',
+    pairing: 'halves',
+    qkNorm: 'head',
+    experts: { in: 'all', softmaxOver: 'chosen' },
+  },
   // Without images all parts of a position are equal, and its RoPE is that of qwen3.
   qwen3vl: { models: 'Qwen 3 VL without images', pairing: 'halves', qkNorm: 'head' },
   phi3: { models: 'Phi-3, 3.5 and 4', pairing: 'halves', fusedGateUp: true, longRope: true, ignoresWindow: true },
   smollm3: { models: 'SmolLM3', pairing: 'adjacent', ropelessEvery: 4 },
   granite: { models: 'Granite 3', pairing: 'adjacent', bias: 'optional', ropeFactors: true, scales: true },
+  granitemoe: {
+    models: 'Granite 3 1B-A400M and 3B-A800M',
+    pairing: 'adjacent',
+    bias: 'optional',
+    ropeFactors: true,
+    scales: true,
+    experts: { in: 'all', softmaxOver: 'chosen' },
+  },
   olmo2: { models: 'OLMo 2', pairing: 'halves', qkNorm: 'row', norms: 'outputs' },
+  olmoe: { models: 'OLMoE', pairing: 'halves', qkNorm: 'row', experts: { in: 'all', softmaxOver: 'all' } },
   exaone4: { models: 'EXAONE 4 1.2B', pairing: 'halves', qkNorm: 'head', norms: 'outputs', ropeFactors: true },
   glm4: { models: 'GLM-4', pairing: 'adjacent', bias: 'optional', norms: 'both', fusedGateUp: true },
 } satisfies Record<string, Traits>;

@@ -4,9 +4,11 @@ import { describeWithFile, smolModel } from '../../test/support/shared.ts';
 import { type TinyOptions, tinyModel } from '../../test/support/tiny-model.ts';
 import { weightTypes } from '../kernel/weights/types.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
+import { architectures } from './architectures.ts';
 import { readConfig, readRopeFrequencies } from './config.ts';
 import { openGguf, readGguf } from './gguf.ts';
 import { bytesSource } from './source.ts';
+import { unsupportedArchitectures } from './unsupported-architectures.ts';
 
 const open = (spec: GgufSpec) => readGguf([bytesSource(writeGguf(spec))]);
 const config = async (options?: TinyOptions) => readConfig(await open(tinyModel(options)));
@@ -39,6 +41,7 @@ describe('reading a config', () => {
       ropelessEvery: 0,
       qkvBias: false,
       norms: 'inputs',
+      activation: 'silu',
       fusedQkv: false,
       fusedGateUp: false,
       tiedOutput: true,
@@ -144,6 +147,14 @@ describe('a model is rejected', () => {
     await expect(withMeta({ 'general.type': 'adapter' })).rejects.toThrow(UnsupportedError);
   });
 
+  it('for a well-known architecture that does not run, with the reason', async () => {
+    expect([...unsupportedArchitectures.keys()].filter(name => Object.hasOwn(architectures, name))).toEqual([]);
+    for (const name of ['mamba', 'deepseek2', 'lfm2', 'bert', 'clip', 'whisper', 't5'])
+      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(
+        `: ${unsupportedArchitectures.get(name)}.`,
+      );
+  });
+
   it.each<[string, TinyOptions['metadata'], RegExp]>([
     ['no layers', { 'llama.block_count': 0 }, /block_count must be from 1/],
     ['half a layer', { 'llama.block_count': typed('f32', 1.5) }, /must be an integer/],
@@ -173,12 +184,31 @@ describe('a model is rejected', () => {
     ['a wrong ffn', { 'llama.feed_forward_length': 96 }, /ffn_gate\.weight should be \[64,96\]/],
     ['a vocabulary of another size', { 'tokenizer.ggml.tokens': ['a', 'b'] }, /2 tokens/],
     ['a vocabulary that is not an array', { 'tokenizer.ggml.tokens': 'abc' }, /no list/],
-    ['experts', { 'llama.expert_count': 8 }, /mixture of experts/],
+    ['experts without tensors', { 'llama.expert_count': 8, 'llama.expert_used_count': 2 }, /no tensor.*ffn_gate_inp/],
+    ['experts of which none is used', { 'llama.expert_count': 8, 'llama.expert_used_count': 0 }, /from 1 to 8, not 0/],
+    [
+      'more used experts than there are',
+      { 'llama.expert_count': 8, 'llama.expert_used_count': 9 },
+      /from 1 to 8, not 9/,
+    ],
+    ['too many experts', { 'llama.expert_count': 2 ** 31, 'llama.expert_used_count': 2 }, /expert_count/],
     ['a sliding window', { 'llama.attention.sliding_window': 128 }, /sliding window/],
     ['non-causal attention', { 'llama.attention.causal': false }, /non-causal/],
     ['a scaling type that is not a string', { 'llama.rope.scaling.type': 3 }, /must be a string/],
   ])('for %s', async (_, metadata, message) => {
     await expect(withMeta(metadata)).rejects.toThrow(message);
+  });
+
+  it('for experts that the architecture does not have, no experts where it has them, and misshapen ones', async () => {
+    await expect(withMeta({ 'qwen3.expert_count': 8 }, { architecture: 'qwen3' })).rejects.toThrow(UnsupportedError);
+    const qwen = (metadata: TinyOptions['metadata']) => withMeta(metadata, { architecture: 'qwen3moe' });
+    await expect(qwen({ 'qwen3moe.expert_count': 0 })).rejects.toThrow(/expert_count must be from 1/);
+    await expect(qwen({ 'qwen3moe.expert_count': undefined })).rejects.toThrow(/expert_count is missing/);
+    await expect(qwen({ 'qwen3moe.expert_count': 4 })).rejects.toThrow(/ffn_gate_inp\.weight should be \[64,4\]/);
+    await expect(qwen({ 'qwen3moe.expert_feed_forward_length': 64 })).rejects.toThrow(
+      /ffn_gate_exps\.weight should be \[64,64,8\].* is \[64,128,8\]/,
+    );
+    await expect(qwen({ 'qwen3moe.expert_weights_scale': 2.5 })).rejects.toThrow(UnsupportedError);
   });
 
   it('for a missing, misshapen or unknown tensor, with its name', async () => {

@@ -7,9 +7,10 @@ import { type Architecture, architectures, supportedArchitectures, type Traits }
 import { type Gguf, readTensorAsFloat32, requireTensor } from './gguf.ts';
 import { quote } from './gguf-header.ts';
 import { createMetadataReader, type MetadataReader } from './metadata-reader.ts';
-import type { ModelConfig } from './model-config.ts';
+import type { ExpertsConfig, ModelConfig } from './model-config.ts';
 import { checkFrequencyFactors, type RopeFrequencies, type RopeScaling, ropeFrequencies } from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
+import { unsupportedArchitectures } from './unsupported-architectures.ts';
 
 /** Reads a model's config and checks that its metadata and tensors agree. */
 export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfig {
@@ -24,7 +25,8 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
   const kvHeads = meta.integer('attention.head_count_kv', { max: 2 ** 14, layers, fallback: heads });
   if (heads % kvHeads !== 0) meta.fail(`${heads} query heads cannot share ${kvHeads} key-value heads evenly`);
   const headDim = readHeadDim(meta, width, heads);
-  const ffn = meta.integer('feed_forward_length', { max: 2 ** 24, layers });
+  const experts = readExperts(meta, traits);
+  const ffn = readInnerWidth(meta, layers, experts);
   const context = readContext(meta);
   const scales = readScales(meta, traits);
 
@@ -37,6 +39,7 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
     kvHeads,
     headDim,
     ffn,
+    experts,
     vocab: readVocabSize(gguf),
     context,
     normEps: meta.float('attention.layer_norm_rms_epsilon', { min: 0, max: 1 }) / scales.residual ** 2,
@@ -75,10 +78,13 @@ export async function readRopeFrequencies(gguf: Gguf, { rope }: ModelConfig): Pr
 function readArchitecture({ metadata }: Pick<Gguf, 'metadata'>): Architecture {
   const name = metadata.get('general.architecture');
   if (typeof name !== 'string') throw new FormatError('The file has no general.architecture. Is it a model?');
-  if (!Object.hasOwn(architectures, name))
+  if (!Object.hasOwn(architectures, name)) {
+    const reason = unsupportedArchitectures.get(name);
     throw new UnsupportedError(
-      `The architecture ${quote(name)} is not supported. Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
+      `The architecture ${quote(name)} is not supported${reason ? `: ${reason}` : ''}. ` +
+        `Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
     );
+  }
   const kind = metadata.get('general.type') ?? 'model';
   if (kind !== 'model')
     throw new UnsupportedError(`The file contains ${quote(String(kind))}, not a model. Pass the model file.`);
@@ -108,6 +114,24 @@ function readHeadDim(meta: MetadataReader, width: number, heads: number): number
   if (headDim !== valueDim) meta.unsupported(`keys of ${headDim} and values of ${valueDim} dimensions per head`);
   if (headDim % 2 !== 0) meta.fail(`the head dimension ${headDim} is odd, but RoPE rotates pairs`);
   return headDim;
+}
+
+function readExperts(meta: MetadataReader, { experts }: Traits): ExpertsConfig | undefined {
+  const isDense = !meta.value('expert_count');
+  if (!experts && !isDense) meta.unsupported('a mixture of experts');
+  if (!experts || (isDense && experts.in === 'some')) return undefined;
+  const count = meta.integer('expert_count', { max: 4096 });
+  const used = meta.integer('expert_used_count', { max: count });
+  // Some files write zero for the default.
+  const scale = meta.float('expert_weights_scale', { min: 0, max: 1e6, fallback: 0 }) || 1;
+  if (scale !== 1) meta.unsupported(`experts whose weights are multiplied by ${scale}`);
+  return { count, used, normalize: experts.softmaxOver === 'chosen' };
+}
+
+/** Some architectures write the width of an expert apart from that of a dense network. */
+function readInnerWidth(meta: MetadataReader, layers: number, experts?: ExpertsConfig): number {
+  const ofExpert = experts && meta.value('expert_feed_forward_length') !== undefined;
+  return meta.integer(ofExpert ? 'expert_feed_forward_length' : 'feed_forward_length', { max: 2 ** 24, layers });
 }
 
 function readRopeDims(meta: MetadataReader, headDim: number): number {
@@ -182,7 +206,6 @@ function readAttnFactor(meta: MetadataReader): number {
 
 /** Rejects features that some models of these architectures have, which would otherwise be ignored silently. */
 function rejectUnsupported(meta: MetadataReader, { ignoresWindow }: Traits): void {
-  if (meta.value('expert_count')) meta.unsupported('a mixture of experts');
   if (meta.value('attention.causal') === false) meta.unsupported('non-causal attention');
   if (meta.value('nextn_predict_layers')) meta.unsupported('layers that predict further tokens');
   if (meta.value('attention.sliding_window') && !ignoresWindow) meta.unsupported('sliding window attention');

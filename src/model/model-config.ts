@@ -12,8 +12,10 @@ export interface ModelConfig {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
-  /** Inner width of the feed-forward network. */
+  /** Inner width of the feed-forward network, or of each expert. */
   readonly ffn: number;
+  /** The feed-forward network is a mixture of experts. */
+  readonly experts: ExpertsConfig | undefined;
   /** Tokens in the vocabulary. */
   readonly vocab: number;
   /** Context length that the model was trained for, in tokens. */
@@ -40,4 +42,12 @@ export interface ModelConfig {
   readonly fusedGateUp: boolean;
   /** The embedding matrix is also the output head. */
   readonly tiedOutput: boolean;
+}
+
+export interface ExpertsConfig {
+  readonly count: number;
+  /** Experts per row. */
+  readonly used: number;
+  /** The weights of a row's experts add up to 1. */
+  readonly normalize: boolean;
 }

@@ -21,7 +21,7 @@ const ropeFactorTensors = (used: string): string[] =>
   used === 'rope_freqs.weight' ? [used] : ['rope_factors_long.weight', 'rope_factors_short.weight'];
 
 function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
-  const { width, heads, kvHeads, headDim, ffn, norms, qkNorm, qkvBias, fusedQkv, fusedGateUp } = config;
+  const { width, heads, kvHeads, headDim, norms, qkNorm, qkvBias, fusedQkv } = config;
   const [q, kv] = [heads * headDim, kvHeads * headDim];
   const projections = Object.entries(fusedQkv ? { attn_qkv: q + 2 * kv } : { attn_q: q, attn_k: kv, attn_v: kv });
   const tensors: NamedShape[] =
@@ -34,9 +34,7 @@ function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
   tensors.push(
     ...projections.map(([name, rows]): NamedShape => [`${name}.weight`, width, rows]),
     ['attn_output.weight', q, width],
-    ...(fusedGateUp ? [] : [['ffn_gate.weight', width, ffn] as const]),
-    ['ffn_up.weight', width, fusedGateUp ? 2 * ffn : ffn],
-    ['ffn_down.weight', ffn, width],
+    ...feedForwardTensors(config),
   );
   if (norms !== 'inputs') tensors.push(['post_attention_norm.weight', width], ['post_ffw_norm.weight', width]);
   if (qkvBias) tensors.push(...projections.map(([name, rows]): NamedShape => [`${name}.bias`, rows]));
@@ -46,6 +44,18 @@ function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
       ['attn_k_norm.weight', qkNorm === 'row' ? kv : headDim],
     );
   return tensors.map(([name, ...shape]) => [`blk.${layer}.${name}`, ...shape]);
+}
+
+function feedForwardTensors({ width, ffn, fusedGateUp, experts }: ModelConfig): NamedShape[] {
+  if (experts)
+    return [
+      ['ffn_gate_inp.weight', width, experts.count],
+      ['ffn_gate_exps.weight', width, ffn, experts.count],
+      ['ffn_up_exps.weight', width, ffn, experts.count],
+      ['ffn_down_exps.weight', ffn, width, experts.count],
+    ];
+  const gate: NamedShape[] = fusedGateUp ? [] : [['ffn_gate.weight', width, ffn]];
+  return [...gate, ['ffn_up.weight', width, fusedGateUp ? 2 * ffn : ffn], ['ffn_down.weight', ffn, width]];
 }
 
 /** Every expected tensor must exist with its shape, and no other: an unused tensor means an unsupported feature. */

@@ -1,10 +1,11 @@
 /** A model's weights on a device. Matrices keep the file's quantization; norms and biases become float32. */
 import type { Device, Tensor, Weights } from '../kernel/device.ts';
+import type { FeedForwardWeights } from './feed-forward.ts';
 import { type Gguf, readTensorAsFloat32, readTensorInto, requireTensor } from './gguf.ts';
 import type { ModelConfig } from './model-config.ts';
 import { interleaveHalves } from './rope.ts';
 
-export interface LayerWeights {
+export interface LayerWeights extends FeedForwardWeights {
   /** Norms of the inputs of attention and feed-forward, and of their outputs, where the architecture has them. */
   attentionNorm?: Tensor;
   attentionOutputNorm?: Tensor;
@@ -19,9 +20,6 @@ export interface LayerWeights {
   attentionOutput: Weights;
   ffnNorm?: Tensor;
   ffnOutputNorm?: Tensor;
-  gate: Weights;
-  up: Weights;
-  down: Weights;
 }
 
 export interface ModelWeights {
@@ -50,7 +48,7 @@ export async function loadWeights(
   device: Device,
   { signal, onProgress }: { signal?: AbortSignal; onProgress?: (progress: LoadProgress) => void } = {},
 ): Promise<ModelWeights> {
-  const { heads, kvHeads, headDim, ffn, rope, fusedQkv, fusedGateUp } = config;
+  const { heads, kvHeads, headDim, ffn, experts, rope, fusedQkv, fusedGateUp } = config;
   const total = [...gguf.tensors.values()].reduce((sum, { bytes }) => sum + bytes, 0);
   let done = 0;
   const advance = (bytes: number) => {
@@ -64,10 +62,11 @@ export async function loadWeights(
   };
   const noChange = () => {};
 
-  /** Some rows of a matrix, all by default. */
+  /** Some rows of a matrix, all by default. The matrices of experts are one after the other. */
   const matrix = async (name: string, part?: RowRange, reorder: typeof interleave = noChange): Promise<Weights> => {
     const tensor = requireTensor(gguf, name);
-    const [cols, allRows] = tensor.shape;
+    const [cols, ...extents] = tensor.shape;
+    const allRows = extents.reduce((a, b) => a * b, 1);
     const { first, rows } = part ?? { first: 0, rows: allRows };
     const rowBytes = tensor.bytes / allRows;
     const weights = await device.loadWeights(tensor.type, rows, cols, async (into, start) => {
@@ -106,6 +105,7 @@ export async function loadWeights(
       };
     };
     const gateUp = (index: number) => (fusedGateUp ? { first: index * ffn, rows: ffn } : undefined);
+    const inner = (name: string) => tensorName(`ffn_${name}${experts ? '_exps' : ''}.weight`);
     const [queries, keys, values] = [await projection('q'), await projection('k'), await projection('v')];
     return {
       attentionNorm: await optional(tensorName('attn_norm.weight')),
@@ -121,9 +121,10 @@ export async function loadWeights(
       attentionOutput: await matrix(tensorName('attn_output.weight')),
       ffnNorm: await optional(tensorName('ffn_norm.weight')),
       ffnOutputNorm: await optional(tensorName('post_ffw_norm.weight')),
-      gate: await matrix(tensorName(fusedGateUp ? 'ffn_up.weight' : 'ffn_gate.weight'), gateUp(0)),
-      up: await matrix(tensorName('ffn_up.weight'), gateUp(1)),
-      down: await matrix(tensorName('ffn_down.weight')),
+      router: experts && (await matrix(tensorName('ffn_gate_inp.weight'))),
+      gate: await matrix(inner(fusedGateUp ? 'up' : 'gate'), gateUp(0)),
+      up: await matrix(inner('up'), gateUp(1)),
+      down: await matrix(inner('down')),
     };
   };
 

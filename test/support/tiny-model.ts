@@ -30,6 +30,8 @@ export interface TinyOptions {
   ropeFactors?: boolean | readonly number[];
   /** Phi's factors of RoPE frequencies for short and long contexts. */
   longRope?: boolean;
+  /** Mixture of experts: how many, and how many per row. Default: none, or [8, 2] where the architecture always has them. */
+  experts?: readonly [count: number, used: number];
   /** Whether to write a byte-level vocabulary; default true. */
   vocabulary?: boolean;
   /** Additional or replaced metadata; undefined removes a key. */
@@ -44,20 +46,27 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   const vocab = options.vocab ?? byteVocabulary().length;
   const traits: Traits = architectures[architecture];
   const { norms = 'inputs' } = traits;
+  const experts = options.experts ?? (traits.experts?.in === 'all' ? [8, 2] : undefined);
   const [q, kv] = [heads * headDim, kvHeads * headDim];
   const projections: Record<string, number> =
     (options.fusedQkv ?? architecture === 'phi3') ? { attn_qkv: q + 2 * kv } : { attn_q: q, attn_k: kv, attn_v: kv };
   const random = seeded(seed);
   const tensors: WriterTensor[] = [];
-  const matrix = (name: string, inputs: number, outputs: number, gain = 1) =>
-    tensors.push({
-      name,
-      type,
-      shape: [inputs, outputs],
-      data: randomWeights(type, inputs * outputs, gain / Math.sqrt(inputs), random),
-    });
+  const matrix = (name: string, inputs: number, outputs: number, gain = 1, experts?: number) => {
+    const shape = experts ? [inputs, outputs, experts] : [inputs, outputs];
+    const values = shape.reduce((a, b) => a * b);
+    tensors.push({ name, type, shape, data: randomWeights(type, values, gain / Math.sqrt(inputs), random) });
+  };
   const vector = (name: string, length: number, size: number, mean: number) =>
     tensors.push({ name, type: 'F32', shape: [length], data: randomWeights('F32', length, size, random, mean) });
+
+  const router = (name: string, experts: number) =>
+    tensors.push({
+      name: `${name}.weight`,
+      type: 'F32',
+      shape: [width, experts],
+      data: randomWeights('F32', width * experts, 1 / Math.sqrt(width), random),
+    });
 
   matrix('token_embd.weight', width, vocab, Math.sqrt(width));
   for (let i = 0; i < layers; i++) {
@@ -74,9 +83,11 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
     matrix(`${layer}attn_output.weight`, heads * headDim, width, 0.5);
     if (norms !== 'inputs') vector(`${layer}post_attention_norm.weight`, width, 0.1, 1);
     if (norms !== 'outputs') vector(`${layer}ffn_norm.weight`, width, 0.1, 1);
-    if (!traits.fusedGateUp) matrix(`${layer}ffn_gate.weight`, width, ffn);
-    matrix(`${layer}ffn_up.weight`, width, traits.fusedGateUp ? 2 * ffn : ffn);
-    matrix(`${layer}ffn_down.weight`, ffn, width, 0.5);
+    const inner = (name: string) => `${layer}ffn_${name}${experts ? '_exps' : ''}.weight`;
+    if (experts) router(`${layer}ffn_gate_inp`, experts[0]);
+    if (!traits.fusedGateUp) matrix(inner('gate'), width, ffn, 1, experts?.[0]);
+    matrix(inner('up'), width, traits.fusedGateUp ? 2 * ffn : ffn, 1, experts?.[0]);
+    matrix(inner('down'), ffn, width, 0.5, experts?.[0]);
     if (norms !== 'inputs') vector(`${layer}post_ffw_norm.weight`, width, 0.1, 1);
   }
   vector('output_norm.weight', width, 0.1, 1);
@@ -103,6 +114,11 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
     [`${architecture}.attention.head_count_kv`]: kvHeads,
     [`${architecture}.attention.layer_norm_rms_epsilon`]: 1e-5,
     [`${architecture}.rope.freq_base`]: 10000.5,
+    ...(experts && {
+      [`${architecture}.expert_count`]: experts[0],
+      [`${architecture}.expert_used_count`]: experts[1],
+      [`${architecture}.expert_feed_forward_length`]: ffn,
+    }),
     ...(options.headDim === undefined
       ? {}
       : {

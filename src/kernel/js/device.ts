@@ -13,27 +13,14 @@ import {
   type Projection,
   type SealRequest,
   type Tensor,
-  type Weights,
 } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
 import { firstCodedRow, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { attendHead, type Segment } from './attend.ts';
-
-interface JsTensor extends Tensor {
-  data: Float32Array<ArrayBuffer>;
-}
-interface JsWeights extends Weights {
-  data: Float32Array<ArrayBuffer>;
-}
-interface JsBlock extends Block {
-  data: Uint8Array<ArrayBuffer>;
-}
-
-const floats = (tensor: Tensor) => (tensor as JsTensor).data;
-const matrix = (weights: Weights) => (weights as JsWeights).data;
-const raw = (block: Block) => (block as JsBlock).data;
+import { addExperts, projectExperts, route } from './experts.ts';
+import { floats, type JsBlock, type JsTensor, type JsWeights, matrix, raw } from './handles.ts';
 
 export function createJsDevice(): Device {
   let bytes = 0;
@@ -79,6 +66,9 @@ export function createJsDevice(): Device {
     },
     rmsNorm,
     project,
+    route,
+    projectExperts,
+    addExperts,
     rope,
     gate(gate, up, rows, activation) {
       const [g, u, activate] = [floats(gate), floats(up), activations[activation]];

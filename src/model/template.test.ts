@@ -107,10 +107,11 @@ describe('templates of model families', () => {
   });
 });
 
-// What jinja2 3.1 prints, with transformers' settings.
+// What jinja2 3.1 prints, with the settings of transformers; it rejects a loop over tools that are none.
 describe('templates are rendered as in Python', () => {
   it.each([
     ['{% for x in missing %}{{ x }}{% endfor %}.', '.'],
+    ['{% for x in tools %}{{ x }}{% endfor %}.', '.'],
     ['{% for x in missing if x %}{{ x }}{% endfor %}.', '.'],
     [
       '{{ missing | length }}{{ missing | trim }}{{ missing | list | length }}{{ missing | selectattr("a") | list }}',

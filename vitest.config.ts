@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
@@ -13,8 +14,11 @@ if (!process.env.VK_ICD_FILENAMES && existsSync(`${chromium}/vk_swiftshader_icd.
   process.env.KVASIR_DAWN_FEATURES ??= 'disable_workgroup_init';
 }
 
-/** The folders with the longest files: the last to start must be short. */
-const LONGEST = ['/test/webgpu/', '/test/packages/', '/test/same-text', '/test/wasm/', '/test/browsers/'];
+/** Folders and files that take longest: the last to start must be short. */
+const LONGEST = [
+  ...['/test/webgpu/', '/test/packages/', '/test/same-text', '/test/wasm/', '/test/browsers/'],
+  ...['/src/codec/codec.test', '/test/architectures', '/test/programs/deploy'],
+];
 
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
@@ -41,14 +45,15 @@ export default defineConfig({
     testTimeout: 60_000,
     hookTimeout: 60_000,
     sequence: { sequencer: LongestFirst },
-    // All cores: by default vitest leaves one idle.
-    maxWorkers: '100%',
+    // One more than cores: tests of servers, browsers and package managers wait for much of their time.
+    maxWorkers: availableParallelism() + 1,
     projects: [
       // Files that run in the same process share the modules of src, which are loaded, compiled and optimized once.
       {
         extends: true,
         test: {
           name: 'shared',
+          setupFiles: ['test/support/one-thread.ts'],
           include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
           exclude: [...APART.map(folder => `test/${folder}/**`), ...exclude],
           isolate: false,

@@ -63,7 +63,7 @@ ${table(
 
 ## Tokenizers
 
-Byte-level BPE (\`gpt2\`) and SentencePiece (\`llama\`). The pre-tokenizers, each held against llama.cpp on random text:
+Byte-level BPE (\`gpt2\`), BPE of the text itself (\`gemma4\`) and SentencePiece (\`llama\`). The pre-tokenizers, each held against llama.cpp on random text:
 
 ${wrap(codes(preTokenizerNames))}
 `;

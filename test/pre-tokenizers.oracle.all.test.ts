@@ -65,8 +65,28 @@ function bpeVocabulary(): Metadata {
   };
 }
 
+const bytes = Array.from({ length: 256 }, (_, byte) => formatHexToken(byte));
+
+/** Gemma 4's kind: merges of characters, runs of newlines as tokens, other characters as bytes. */
+function textBpeVocabulary(): Metadata {
+  const pairs = shuffledPairs([...PARTS.join('').replaceAll(' ', '▁')].slice(0, 60).filter(char => char !== '\n'));
+  const letters = new Set(pairs.flat());
+  const joined = pairs.map(([left, right]) => left + right);
+  const tokens = ['<pad>', '<bos>', '<eos>', ...bytes, ...letters, '\n', '\n\n', '\n\n\n', ...joined, '<tool>'];
+  return {
+    'tokenizer.ggml.model': 'gemma4',
+    'tokenizer.ggml.tokens': tokens,
+    'tokenizer.ggml.merges': pairs.map(([left, right]) => `${left} ${right}`),
+    'tokenizer.ggml.token_type': arrayOf(
+      'i32',
+      tokens.map((text, id) => (id < 3 ? 3 : id < 259 ? 6 : text === '<tool>' ? 4 : 1)),
+    ),
+    'tokenizer.ggml.bos_token_id': 1,
+    'tokenizer.ggml.eos_token_id': 2,
+  };
+}
+
 function spmVocabulary(): Metadata {
-  const bytes = Array.from({ length: 256 }, (_, byte) => formatHexToken(byte));
   // Some characters are no tokens, so that they become bytes.
   const letters = [...new Set(PARTS.join('').replaceAll(' ', '▁'))].filter(char => !'€文\t\u0301'.includes(char));
   const pairs = shuffledPairs(letters.slice(0, 60)).map(([left, right]) => left + right);
@@ -108,6 +128,11 @@ describe.skipIf(!loadLlama)(`compared with llama.cpp${loadLlama ? '' : ' (needs 
   it.each(preTokenizerNames)('splits as it does: %s', async pre => {
     const texts = HIDES_SPACES.includes(pre) ? TEXTS.filter(text => !UNICODE_SPACE.test(text)) : TEXTS;
     expect(await differences({ ...bpe, 'tokenizer.ggml.pre': pre }, texts)).toEqual([]);
+  });
+
+  it("merges Gemma 4's text as it does", async () => {
+    const texts = [...TEXTS, ...TEXTS.map(text => `${text}\n\n\n\n<tool> ${text}`)];
+    expect(await differences(textBpeVocabulary(), texts)).toEqual([]);
   });
 
   it.each([true, false])('merges SentencePiece as it does (space prefix: %s)', async prefix => {

@@ -89,6 +89,13 @@ describe('templates of model families', () => {
     );
   });
 
+  it('uses the template for tools if there are some', () => {
+    const template = createChatTemplate({ source: '{{ messages | length }}', toolSource: '{{ tools[0].name }}' });
+    expect(template.render(chat)).toBe('4');
+    expect(template.render(chat, { variables: { tools: [{ name: 'f' }] } })).toBe('f');
+    expect(template.source).toMatch(/messages.*tools/);
+  });
+
   it('formats dates in English', () => {
     const template = createChatTemplate({ source: '{{ strftime_now("%d %B %Y, %a %H:%M %% %Q") }}' });
     expect(template.render([], { now: new Date(2026, 1, 3, 4, 5) })).toBe('03 February 2026, Tue 04:05 % %Q');
@@ -107,10 +114,11 @@ describe('templates of model families', () => {
   });
 });
 
-// What jinja2 3.1 prints, with transformers' settings.
+// What jinja2 3.1 prints, with the settings of transformers; it rejects a loop over tools that are none.
 describe('templates are rendered as in Python', () => {
   it.each([
     ['{% for x in missing %}{{ x }}{% endfor %}.', '.'],
+    ['{% for x in tools %}{{ x }}{% endfor %}.', '.'],
     ['{% for x in missing if x %}{{ x }}{% endfor %}.', '.'],
     [
       '{{ missing | length }}{{ missing | trim }}{{ missing | list | length }}{{ missing | selectattr("a") | list }}',

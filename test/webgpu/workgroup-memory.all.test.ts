@@ -6,6 +6,7 @@ import { expect, it } from 'vitest';
 import { zoo } from '../../src/codec/zoo.ts';
 import { declarationsOf } from '../../src/kernel/webgpu/declarations.ts';
 import { createWebGpuDevice, type WebGpuDevice, type WebGpuOptions } from '../../src/kernel/webgpu/device.ts';
+import { weightTypes } from '../../src/kernel/weights/types.ts';
 import { LONG_CASES } from '../support/matrix.ts';
 import { randomWeights } from '../support/quantize.ts';
 import { seeded } from '../support/random.ts';
@@ -58,11 +59,11 @@ async function openFilled(options: Partial<WebGpuOptions> = {}): Promise<WebGpuD
 const ODD_SHAPE = { headDim: 20, heads: 2, kvHeads: 1 };
 
 describeGpu('with NaNs in workgroup memory', () => {
-  it.each(LONG_CASES ? zoo : ['tq4', 'oaken', 'mead2u'])('%s: attention and sealing like js', async spec => {
+  it.each(LONG_CASES ? zoo : ['tq4', 'mead2u'])('%s: attention and sealing like js', async spec => {
     await expectSameAsJs(await openFilled(), { spec }, INT8_ATTENTION);
   });
 
-  it.each(LONG_CASES ? zoo : ['tq4-haar', 'mead2'])('%s, in precise mode: like js', async spec => {
+  it.each(LONG_CASES ? zoo : ['tq4-haar'])('%s, in precise mode: like js', async spec => {
     await expectSameAsJs(await openFilled({ precise: true }), { spec }, INT8_ATTENTION);
   });
 
@@ -70,20 +71,22 @@ describeGpu('with NaNs in workgroup memory', () => {
     await expectSameAsJs(await openFilled(ODD_SHAPE), { spec: 'f16', ...ODD_SHAPE }, INT8_ATTENTION);
   });
 
-  it.each(['Q4_0', 'F16'] as const)(
+  it.each(LONG_CASES ? weightTypes : ['Q4_0' as const])(
     '%s: products of one row and of several, and samples, have the same bits',
     async type => {
       const [rows, cols] = [37, 256];
       const bytes = randomWeights(type, rows * cols, 0.1, seeded(3));
       const run = async (device: WebGpuDevice) => {
         const weights = await device.loadWeights(type, rows, cols, async into => into.set(bytes));
+        const ones = device.createTensor(1, cols);
+        device.writeRows(ones, 0, new Float32Array(cols).fill(1));
         const found: unknown[] = [];
         for (const batch of [1, 20]) {
           const [input, normed] = [device.createTensor(batch, cols), device.createTensor(batch, cols)];
           const out = device.createTensor(batch, rows);
           device.embed(weights, Array(batch).fill(5), input);
-          device.rmsNorm(input, batch, device.createTensor(1, cols), 1e-5, normed);
-          device.project(input, batch, [{ weights, out }]);
+          device.rmsNorm(input, batch, ones, 1e-5, normed);
+          device.project(normed, batch, [{ weights, out }]);
           const request = { row: 0, temperature: 1, topK: 9, topP: 0.9, minP: 0, random: 0.5 };
           found.push(await device.readRows(out, 0), await device.sampleTokens(out, [request]).ids);
         }

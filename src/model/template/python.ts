@@ -43,7 +43,8 @@ export function literalInPython(value: Value, node: Node, parent: Node | undefin
     const isEmpty = isUndefined ? LIST_FILTERS.has(filter) : isNone && LAZY_FILTERS.has(filter);
     return isEmpty ? EMPTY_LIST : undefined;
   }
-  if (isUndefined && isIterable(parent, node)) return EMPTY_LIST;
+  // Python rejects a loop over None; templates of tool calls have one over tools, and are used without tools, too.
+  if ((isUndefined || isNone) && isIterable(parent, node)) return EMPTY_LIST;
   const isConcatenated = parent?.operator?.value === '~';
   if (isUndefined && isConcatenated) return stringLiteral('');
   const isConstant = isNone || value.type === 'BooleanValue';

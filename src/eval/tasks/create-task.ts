@@ -55,8 +55,9 @@ export type TaskInput = Omit<TaskSource, 'data'> & Partial<Pick<TaskSource, 'dat
 
 export async function createTask(name: string, input: TaskInput, run?: RunProgram): Promise<Task> {
   if (isGenerated(name)) return { name, questions: createRuler(name, { ...input, grammar: await readGrammar() }) };
+  if (!taskNames.includes(name))
+    throw new InputError(`Unknown task "${name}". Use one of ${taskNames.join(', ')}.`, { option: 'task' });
   const reader = questionReaders[name] ?? choiceReaders[name];
-  if (!reader) throw new InputError(`Unknown task "${name}". Use one of ${taskNames.join(', ')}.`, { option: 'task' });
   const { data } = input;
   if (!data)
     throw new InputError(option => `${name} needs a data file: ${reader.origin}. Give its path as ${option('data')}.`, {

@@ -43,6 +43,8 @@ export async function createProgramRunner(): Promise<ProgramRunner> {
     () => false,
   );
   const command = [...(canSeparate ? NO_NETWORK : []), python, '-I', 'program.py'];
+  if (!(await runProgram(command, 'pass')))
+    throw new UnsupportedError('The time and memory of programs cannot be limited on this system, so none are run.');
   return {
     run: program => runProgram(command, program),
     notice: canSeparate
@@ -65,10 +67,12 @@ async function runProgram(command: readonly string[], program: string): Promise<
 
 /** What the command prints, at least its last part, until it ends or its time is over. */
 function outputOf(command: readonly string[], folder: string): Promise<string> {
-  const limits = `ulimit -t ${SECONDS} -v ${MEMORY_KIB} -f ${FILE_BLOCKS} -c 0; exec "$@"`;
+  // One by one: some shells take only one limit per call.
+  const limits = [`-t ${SECONDS}`, `-v ${MEMORY_KIB}`, `-f ${FILE_BLOCKS}`, '-c 0'].map(limit => `ulimit ${limit}`);
+  const script = [...limits, 'exec "$@"'].join(' && ');
   return new Promise((resolve, reject) => {
     // A group of its own, so that processes which it has started end with it.
-    const child = spawn('/bin/sh', ['-c', limits, 'sh', ...command], {
+    const child = spawn('/bin/sh', ['-c', script, 'sh', ...command], {
       cwd: folder,
       env: { PATH: '/usr/bin:/bin' },
       stdio: ['ignore', 'pipe', 'ignore'],

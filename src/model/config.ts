@@ -10,6 +10,7 @@ import { createMetadataReader, type MetadataReader } from './metadata-reader.ts'
 import type { ExpertsConfig, ModelConfig } from './model-config.ts';
 import { checkFrequencyFactors, type RopeFrequencies, type RopeScaling, ropeFrequencies } from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
+import { unsupportedArchitectures } from './unsupported-architectures.ts';
 
 /** Reads a model's config and checks that its metadata and tensors agree. */
 export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfig {
@@ -77,10 +78,13 @@ export async function readRopeFrequencies(gguf: Gguf, { rope }: ModelConfig): Pr
 function readArchitecture({ metadata }: Pick<Gguf, 'metadata'>): Architecture {
   const name = metadata.get('general.architecture');
   if (typeof name !== 'string') throw new FormatError('The file has no general.architecture. Is it a model?');
-  if (!Object.hasOwn(architectures, name))
+  if (!Object.hasOwn(architectures, name)) {
+    const reason = unsupportedArchitectures.get(name);
     throw new UnsupportedError(
-      `The architecture ${quote(name)} is not supported. Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
+      `The architecture ${quote(name)} is not supported${reason ? `: ${reason}` : ''}. ` +
+        `Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
     );
+  }
   const kind = metadata.get('general.type') ?? 'model';
   if (kind !== 'model')
     throw new UnsupportedError(`The file contains ${quote(String(kind))}, not a model. Pass the model file.`);
@@ -156,7 +160,7 @@ const readOriginalContext = (meta: MetadataReader, context: number): number =>
 function readScales(meta: MetadataReader, { scales }: Traits): { embedding: number; residual: number; logits: number } {
   if (!scales) return { embedding: 1, residual: 1, logits: 1 };
   // Some files write zero for the default.
-  const scale = (key: string) => meta.float(key, { min: 0, max: 1e6, fallback: 0 }) || 1;
+  const scale = (key: string) => (meta.value(key) === 0 ? 1 : meta.float(key, { min: 1e-4, max: 1e6, fallback: 1 }));
   return { embedding: scale('embedding_scale'), residual: scale('residual_scale'), logits: 1 / scale('logit_scale') };
 }
 

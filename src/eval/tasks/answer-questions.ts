@@ -13,6 +13,8 @@ export interface AnswerOptions {
   maxTokens?: number;
   signal?: AbortSignal;
   onResult(question: Question, result: ItemResult): Promise<void>;
+  /** A warning about an answer, such as a full context, or a codec that does not suit the model. */
+  onNotice?(notice: string): void;
 }
 
 /** If the signal aborts it, the questions that were not answered completely have no result. */
@@ -51,6 +53,7 @@ async function answer(model: Model, question: Question, options: AnswerOptions):
   const { id, group, prompt, tools, stop } = question;
   const { samples, temperature, seed, signal, maxTokens = question.maxTokens } = options;
   const answers = await model.samples(prompt, samples, { temperature, seed, signal, maxTokens, tools, stop });
+  for (const { notices } of answers) for (const notice of notices) options.onNotice?.(notice);
   if (answers.some(({ finish }) => finish === 'cancelled')) return undefined;
   const said = answers.map(({ text, toolCalls }) => question.read({ text: withoutThinking(text), toolCalls }));
   const scores = await Promise.all(said.map(text => question.score(text)));

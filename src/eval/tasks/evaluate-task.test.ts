@@ -113,6 +113,12 @@ describe('evaluateTask with questions', () => {
     await expect(evaluateTask(mimirPath, { ...wasm, task: 'jsonl', data: `${data}.absent` })).rejects.toThrow(/ENOENT/);
     await expect(evaluateTask(mimirPath, { ...wasm, task: 'jsonl' })).rejects.toThrow(InputError);
     await expect(evaluateTask(mimirPath, { task: 5 } as never)).rejects.toThrow(/task must be/);
+    await expect(evaluateTask(mimirPath, { task: { name: 'none' } } as never)).rejects.toThrow(/task must be/);
+    const twice = { name: 'twice', questions: [task.questions[0], task.questions[0]] };
+    await expect(evaluateTask(mimirPath, { ...wasm, task: twice })).rejects.toThrow(/have the id "mill"/);
+    await expect(evaluateTask(mimirPath, { ...wasm, task, results: folder })).rejects.toThrow(
+      /cannot be read \(EISDIR\)/,
+    );
   });
 });
 

@@ -7,6 +7,7 @@ import type { ModelInput } from '../../model/input.ts';
 import { isAuto, parsePlanSpec } from '../../plan/auto.ts';
 import type { Plan } from '../../plan/plan.ts';
 import { isPlainObject } from '../../util/describe-value.ts';
+import { InputError } from '../../util/errors.ts';
 import { hashValue } from '../../util/hash-value.ts';
 import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../../util/rules.ts';
 import type { EvaluationContext } from '../evaluate.ts';
@@ -72,14 +73,20 @@ const pick = <T extends object, K extends keyof T>(object: T, keys: readonly K[]
 const MAX_DEFAULT_CONTEXT = 32768;
 const DEFAULT_LENGTHS = [1000, 2000, 4000];
 const DEFAULT_DOCUMENTS = 20;
+const PLAIN_NOTICE = 'The model has no chat template that can be used: questions are asked as plain text.';
 const SAMPLING_TEMPERATURE = 0.7;
+
+const isTask = (value: unknown) =>
+  isPlainObject(value) &&
+  typeof value.name === 'string' &&
+  (Array.isArray(value.questions) || Array.isArray(value.choices));
 
 const rules: Record<keyof TaskOptions, Rule> = {
   ...pick(loadRules, LOAD_SETTINGS),
   signal: loadRules.signal,
   task: rule(
     'the name of a task, or an object with a name and questions or choices',
-    value => typeof value === 'string' || isPlainObject(value),
+    value => typeof value === 'string' || isTask(value),
   ),
   kv: specs,
   data: string('the path of a file'),
@@ -108,6 +115,7 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
   const { temperature = samples > 1 ? SAMPLING_TEMPERATURE : 0 } = options;
   const sampling = { samples, temperature, seed, maxTokens };
   const { name, items, plans, keyOf, ...setup } = await prepare(model, options, sampling);
+  const notices = new Set(setup.notices);
   const results = options.results === undefined ? noResults : await openResults(options.results);
   const measured: PlanResults[] = [];
   const total = plans.length * items.length;
@@ -123,6 +131,7 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
         ...sampling,
         signal,
         load: pick(options, LOAD_SETTINGS),
+        onNotice: notice => notices.add(`${plan.spec}: ${notice}`),
         async onResult(item, result) {
           await results.add(keyOf(plan, item), result, { task: name, kv: plan.spec });
           found.set(item.id, result);
@@ -139,7 +148,7 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
   } finally {
     await results.close();
   }
-  return { ...setup, plans, task: name, device, rows: summarize(measured) };
+  return { ...setup, notices: [...notices], plans, task: name, device, rows: summarize(measured) };
 }
 
 const entryOf = ({ id }: TaskItem, result?: ItemResult): [string, ItemResult][] => (result ? [[id, result]] : []);
@@ -151,8 +160,9 @@ async function prepare(model: ModelInput, options: TaskOptions, sampling: Sampli
   const kv = options.kv && [...new Set(['f16', ...options.kv])];
   const { file, plans, profile, notices } = await openForEvaluation(model, { ...options, kv });
   try {
-    const { task, notice } = await readTask(file, options);
+    const { task, notices: ofTask } = await readTask(file, options);
     const all: readonly TaskItem[] = 'choices' in task ? task.choices : task.questions;
+    checkIds(all);
     const fingerprint = options.results === undefined ? '' : await modelFingerprint(file);
     const keyOf = ({ spec, pageTokens }: Plan, { id, ...item }: TaskItem): string => {
       const parsed = parsePlanSpec(spec);
@@ -167,7 +177,7 @@ async function prepare(model: ModelInput, options: TaskOptions, sampling: Sampli
       items: all.slice(0, options.limit),
       plans,
       profile,
-      notices: notice === undefined ? notices : [...notices, notice],
+      notices: [...notices, ...ofTask],
       keyOf,
     };
   } finally {
@@ -175,15 +185,26 @@ async function prepare(model: ModelInput, options: TaskOptions, sampling: Sampli
   }
 }
 
+/** Results are found by the ids of their items. */
+function checkIds(items: readonly TaskItem[]): void {
+  const ids = new Set<string>();
+  for (const { id } of items) {
+    if (ids.has(id)) throw new InputError(`Two items of the task have the id "${id}". Give each its own.`);
+    ids.add(id);
+  }
+}
+
 async function readTask({ config, tokenizer, template }: ModelFile, options: TaskOptions) {
   const { task, data, shots, runCode, lengths = DEFAULT_LENGTHS, documents = DEFAULT_DOCUMENTS, seed = 1 } = options;
-  if (typeof task !== 'string') return { task };
-  const { context = Math.min(config.context, MAX_DEFAULT_CONTEXT), chat = template.note === undefined } = options;
+  if (typeof task !== 'string') return { task, notices: [] };
+  const hasTemplate = template.note === undefined;
+  const { context = Math.min(config.context, MAX_DEFAULT_CONTEXT), chat = hasTemplate } = options;
   const runner = runCode ? await createProgramRunner() : undefined;
   const cutToFit = (text: string, otherTokens: number) => {
     const ids = tokenizer.encode(text);
-    const half = Math.floor((context - otherTokens) / 2);
-    return ids.length <= 2 * half ? text : tokenizer.decode(ids.slice(0, half)) + tokenizer.decode(ids.slice(-half));
+    const half = Math.max(0, Math.floor((context - otherTokens) / 2));
+    const [start, end] = [ids.slice(0, half), ids.slice(ids.length - half)];
+    return ids.length <= 2 * half ? text : tokenizer.decode(start) + tokenizer.decode(end);
   };
   const input = {
     ...{ chat, cutToFit, lengths, documents, seed },
@@ -191,5 +212,10 @@ async function readTask({ config, tokenizer, template }: ModelFile, options: Tas
     shots: shots === undefined ? undefined : await readDataFile(shots),
     count: (text: string) => tokenizer.encode(text).length,
   };
-  return { task: await createTask(task, input, runner?.run), notice: runner?.notice };
+  return {
+    task: await createTask(task, input, runner?.run),
+    notices: [runner?.notice, options.chat === undefined && !hasTemplate && PLAIN_NOTICE].filter(
+      text => !!text,
+    ) as string[],
+  };
 }

@@ -1,7 +1,7 @@
 /** A file of results, one JSON line per finished item, so that a stopped evaluation continues where it was. */
 import { type FileHandle, open, readFile } from 'node:fs/promises';
 import { isPlainObject } from '../../util/describe-value.ts';
-import { FormatError } from '../../util/errors.ts';
+import { FormatError, InputError } from '../../util/errors.ts';
 
 /** The result of one item. */
 export interface ItemResult {
@@ -31,7 +31,7 @@ export const noResults: ResultsFile = { get: () => undefined, add: async () => {
 export async function openResults(path: string): Promise<ResultsFile> {
   const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return '';
-    throw error;
+    throw new InputError(`${path} cannot be read (${error.code ?? error.message}). Give the name of another file.`);
   });
   const end = text.lastIndexOf('\n') + 1;
   const known = new Map<string, ItemResult>();
@@ -41,7 +41,9 @@ export async function openResults(path: string): Promise<ResultsFile> {
   }
   // Never shorten a file that is not ours.
   if (end < text.length && !text.slice(end).startsWith('{"key":')) fail(path, known.size + 1);
-  const file = await open(path, 'a');
+  const file = await open(path, 'a').catch((error: NodeJS.ErrnoException) => {
+    throw new InputError(`${path} cannot be written (${error.code ?? error.message}). Give the name of another file.`);
+  });
   await file.truncate(Buffer.byteLength(text.slice(0, end)));
   return {
     get: key => known.get(key),

@@ -74,7 +74,7 @@ function outputOf(command: readonly string[], folder: string): Promise<string> {
     // A group of its own, so that processes which it has started end with it.
     const child = spawn('/bin/sh', ['-c', script, 'sh', ...command], {
       cwd: folder,
-      env: { PATH: '/usr/bin:/bin' },
+      env: {},
       stdio: ['ignore', 'pipe', 'ignore'],
       detached: true,
     });

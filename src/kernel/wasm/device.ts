@@ -7,6 +7,7 @@ import { platform } from '../../platform/node.ts';
 import { ShapeError, UnsupportedError } from '../../util/errors.ts';
 import type {
   Activation,
+  AttendOptions,
   Block,
   Device,
   ExpertProjection,
@@ -34,6 +35,8 @@ import {
   normSignature,
   ROPE,
   rope,
+  SOFTCAP,
+  softcap,
 } from './kernels/norm-rope-gate.ts';
 import { type Allocation, addressOf, Memories } from './memories.ts';
 import { type Heap, type MemoryLimits, openMemory } from './memory.ts';
@@ -91,6 +94,7 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
     rope(),
     gate('silu'),
     gate('gelu'),
+    softcap(),
     addExperts(),
     f32ToF16Heads(),
     f16ToF32(),
@@ -230,6 +234,10 @@ class WasmDevice implements Device {
     this.runSmall(rows, gate.cols, gateSignature(activation), { gate: addressOf(gate), up: addressOf(up), values });
   }
 
+  softcap(x: Tensor, rows: number, cap: number): void {
+    this.runSmall(rows, x.cols, SOFTCAP, { x: addressOf(x), values: rows * x.cols, softcap: floatBits(cap) });
+  }
+
   /** Learned codecs have separate kernels per layer. */
   async loadCodecs(layers: readonly KvLayer[]): Promise<void> {
     for (const { keys, values } of layers) await this.attention.codecModules.load(keys.layout, values.layout);
@@ -250,8 +258,8 @@ class WasmDevice implements Device {
     this.attention.append(layer, k, v, runs);
   }
 
-  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
-    this.attention.attend(layer, q, out, runs, scale);
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void {
+    this.attention.attend(layer, q, out, runs, options);
   }
 
   seal(layer: number, requests: readonly SealRequest[]): void {

@@ -8,6 +8,8 @@ export const SHAPE = { headDim: 32, heads: 6, kvHeads: 2, pageTokens: 32 };
 
 /** Several splits of pages; chunks end within pages, at their boundaries and past them. */
 const CHUNKS = [3, 29, 1, 50, 20, 94, 1];
+/** For pages of 128 tokens. */
+const LARGE_CHUNKS = [130, 300, 1, 90];
 /** The same tokens. */
 const OTHER_CHUNKS = [100, 7, 1, 90];
 
@@ -22,9 +24,10 @@ type Options = Parameters<typeof runAttention>[3];
 /** Outputs of the device against js, relative to the norm of a value. */
 export async function expectWindowsLikeJs(device: Device, setting: AttentionCase, tolerance: number): Promise<void> {
   const full = { ...SHAPE, ...setting };
+  const chunks = full.pageTokens > 32 ? LARGE_CHUNKS : CHUNKS;
   for (const options of [...WINDOWS.map(window => ({ window })), CAPPED, { ...CAPPED, window: 50 }]) {
-    const js = await runAttention(createJsDevice(), full, CHUNKS, { lastRows: 1, ...options });
-    const found = await runAttention(device, full, CHUNKS, { lastRows: 3, leaves: js.leaves, ...options });
+    const js = await runAttention(createJsDevice(), full, chunks, { lastRows: 1, ...options });
+    const found = await runAttention(device, full, chunks, { lastRows: 3, leaves: js.leaves, ...options });
     const errors = js.attended.map(row => worstHeadError(found.outputs[row], js.outputs[row], full.headDim, js.values));
     expect(
       errors.every(error => error < tolerance),

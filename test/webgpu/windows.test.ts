@@ -7,7 +7,8 @@ import { CAPPED, expectSameBits, expectWindowsLikeJs, SHAPE } from '../support/w
 import { FLOAT_ATTENTION, INT8_ATTENTION } from './attention.ts';
 import { describeGpu, openWebGpu } from './gpu.ts';
 
-const MEAD_SHAPE = { headDim: 64, heads: 4, kvHeads: 1, pageTokens: 32 };
+/** Four subgroups read pages of 128 tokens only. */
+const MEAD_SHAPE = { headDim: 64, heads: 4, kvHeads: 1, pageTokens: 128 };
 
 const FRAMES: Record<string, { setting: AttentionCase; options?: Partial<WebGpuOptions>; tolerance: number }> = {
   'one subgroup, floats': { setting: { spec: 'f16' }, tolerance: FLOAT_ATTENTION },

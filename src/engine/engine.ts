@@ -122,6 +122,7 @@ export const planShape = ({ config, rope }: Pick<ModelFile, 'config' | 'rope'>, 
   headDim: config.headDim,
   pageTokens,
   ropeFrequencies: rope.frequencies,
+  windows: config.windows,
 });
 
 /** The cache that must fit in memory next to the weights. */

@@ -85,7 +85,8 @@ export async function createProber(
     const onLogits = (position: number, logits: Float32Array) => {
       score.add(position, logSoftmax(logits), reference[position]);
     };
-    const sequence = engine.openSequence(createPlanFromCodecs(formatSpec(spec), windowOf(spec), codecs), row.length);
+    const plan = createPlanFromCodecs(formatSpec(spec), windowOf(spec), codecs, shape.windows);
+    const sequence = engine.openSequence(plan, row.length);
     try {
       await restoreKeysAndValues(device, scratch, sequence, layer, k, v);
       const rows = (length: number, count: number) =>

@@ -70,6 +70,8 @@ export interface KvLayer {
   readonly part: number;
   readonly keyOffset: number;
   readonly valueOffset: number;
+  /** The layer sees only the last `window` tokens. Default: all. */
+  readonly window?: number;
 }
 
 export interface KvShape {
@@ -93,6 +95,11 @@ export interface KvView {
   readonly leaves: readonly Block[];
   /** Page index of leaves[0]; above 0 after old leaves were dropped. */
   readonly firstLeaf: number;
+  /**
+   * The pages of layers with a window, if they have blocks of their own: one per leaf, undefined where no layer sees it
+   * any more.
+   */
+  readonly windowPages?: readonly (Block | undefined)[];
   /** The blocks of the ring buffer, in order; undefined where there are no tokens. */
   readonly tail: readonly (Block | undefined)[];
   readonly sinkBlock: Block;
@@ -104,7 +111,7 @@ export interface KvView {
 }
 
 /** The blocks of a sequence, and its shape if its codecs are going to be used. */
-export type KvBlocks = Pick<KvView, 'leaves' | 'tail' | 'sinkBlock'> & { readonly shape?: KvShape };
+export type KvBlocks = Pick<KvView, 'leaves' | 'windowPages' | 'tail' | 'sinkBlock'> & { readonly shape?: KvShape };
 
 export interface Device {
   readonly name: 'js' | 'wasm' | 'webgpu';
@@ -177,7 +184,7 @@ export interface Device {
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void;
   /** Whether it unpacks such pages to floats, because it has no kernel for their codes in this shape. */
   unpacks?(layer: KvLayer): boolean;
-  /** Encodes pages from the tails of their sequences into one layer of their leaves. */
+  /** Encodes one layer of pages, from the tails of their sequences into their blocks. */
   seal(layer: number, requests: readonly SealRequest[]): void;
 
   /** Compiles the kernels that the operations of `plan` need, without running the operations. */
@@ -186,11 +193,10 @@ export interface Device {
   dispose(): Promise<void>;
 }
 
-/** A page to seal. */
+/** A page to seal: into the block that the view has for it. */
 export interface SealRequest {
   view: KvView;
   page: number;
-  leaf: Block;
 }
 
 /** One row to sample: the settings of engine/sample.ts that need only the logits. */

@@ -52,6 +52,7 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
       attnFactor: readAttnFactor(meta),
       factors: findRopeFactors(meta, traits, context, gguf.tensors),
     },
+    windows: [],
     ropelessEvery: traits.ropelessEvery ?? 0,
     qkvBias: traits.bias === 'always' || (traits.bias === 'optional' && hasBias(gguf.tensors)),
     qkNorm: traits.qkNorm,

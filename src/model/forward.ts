@@ -356,8 +356,7 @@ function logitRows(placed: PlacedChunk): { placed: PlacedChunk; row: number }[] 
 
 /** The page whose codes this run is the first to read, if there is one. */
 function sealRequests(view: KvView, { sealsPage, sealedPages }: SequenceRun): SealRequest[] {
-  const page = sealedPages - 1;
-  return sealsPage ? [{ view, page, leaf: view.leaves[page - view.firstLeaf] }] : [];
+  return sealsPage ? [{ view, page: sealedPages - 1 }] : [];
 }
 
 function writeRopeAngles(

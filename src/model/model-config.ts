@@ -25,6 +25,8 @@ export interface ModelConfig {
   /** Factor of the logits. */
   readonly logitScale: number;
   readonly rope: RopeConfig;
+  /** How many tokens each layer sees; undefined: all. */
+  readonly windows: readonly (number | undefined)[];
   /** Every n-th layer has no RoPE; 0: all have it. */
   readonly ropelessEvery: number;
   /** Q, K and V have biases. */

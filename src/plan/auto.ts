@@ -198,7 +198,10 @@ function allocatedPlan<T>(
     return createCodec(amounts[index], amounts[index + 1], profile.learned[layer]);
   };
   const codecs = () => codecsByLayer(shape, window.edge, codecOf);
-  return { predicted, create: () => createPlanFromCodecs(formatPlanSpec(spec), window, codecs(), predicted, profile) };
+  return {
+    predicted,
+    create: () => createPlanFromCodecs(formatPlanSpec(spec), window, codecs(), shape.windows, predicted, profile),
+  };
 }
 
 /** The codecs that calibration measured and that take at most `bits` per value. */
@@ -233,7 +236,7 @@ function bitsForMemory(
   const window = windowOfAuto(spec);
   const exact = createPlan(F16, shape);
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
-  const empty = createPlanFromCodecs('', window, exact.codecs);
+  const empty = createPlanFromCodecs('', window, exact.codecs, shape.windows);
   const room = contextMemory - (planBytes(empty, context) - pages * empty.leaf.bytes) - errorBytes;
   if (pages === 0) return room >= 0 ? 16 : 0;
   const edges = 2 * Math.min(window.edge, shape.layers / 2);

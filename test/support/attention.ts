@@ -122,7 +122,7 @@ export async function runAttention(
       if (run.sealedPages > 0 && run.position === run.sealedPages * made.shape.pageTokens + recent) {
         const page = run.sealedPages - 1;
         const leaf = view.leaves[page - view.firstLeaf];
-        device.seal(0, [{ view, page, leaf }]);
+        device.seal(0, [{ view, page }]);
         sealed.push(device.readBlock(leaf));
         if (leaves) device.writeBlock(leaf, leaves[page]);
       }

@@ -3,7 +3,7 @@
 import { type AttentionState, attentionOutput, emptyState, mergeStates } from '../attention-state.ts';
 import type { Block, Device, KvRun, KvShape, KvView, Projection, SealRequest, Tensor, Weights } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
-import { firstCodedRow, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
+import { firstCodedRow, pageBlock, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { attendHead, type Segment } from './attend.ts';
@@ -179,7 +179,7 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number
   const [tail, sinks] = [tailVectors(view, layer), sinkVectors(view, layer)];
   const segments: Segment[] = [];
   for (let page = view.firstLeaf; page < run.sealedPages; page++) {
-    const leaf = raw(view.leaves[page - view.firstLeaf]);
+    const leaf = raw(pageBlock(view, layer, page));
     const start = page * pageTokens;
     segments.push({
       keys,
@@ -236,7 +236,7 @@ function attendF16(
   return state;
 }
 
-function seal(layer: number, { view, page, leaf }: SealRequest): void {
+function seal(layer: number, { view, page }: SealRequest): void {
   const { headDim, kvHeads, pageTokens } = view.shape;
   const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
   const start = page * pageTokens;
@@ -253,7 +253,7 @@ function seal(layer: number, { view, page, leaf }: SealRequest): void {
         for (let j = 0; j < headDim; j++) x[(t * kvHeads + head) * headDim + j] = fromF16(vector[j]);
       }
     }
-    const bytes = raw(leaf).subarray(offset, offset + codec.pageBytes);
+    const bytes = raw(pageBlock(view, layer, page)).subarray(offset, offset + codec.pageBytes);
     codec.encode(x, pageTokens, bytes, start);
     if (!view.errors || !codec.squaredError) continue;
     const { rows, cols } = view.errors;

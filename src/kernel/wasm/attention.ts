@@ -5,7 +5,7 @@
 import type { Block, KvRun, KvView, SealRequest, Tensor } from '../device.ts';
 import { floatBits } from '../float.ts';
 import { tracksError } from '../page-layout.ts';
-import { firstCodedRow, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
+import { firstCodedRow, pageBlock, pagesOf, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { type CodecModules, createCodecModules } from './codec-modules.ts';
 import { type AttentionShape, PAGES_PER_SPLIT } from './kernels/attend.ts';
 import type { CodecModule } from './kernels/codec-module.ts';
@@ -160,7 +160,7 @@ export class Attention {
     const putTable = this.tableWriter(total.tables);
     const leafTables = new Map<KvView, number>();
     const leafTableOf = (view: KvView): number => {
-      const table = leafTables.get(view) ?? putTable(view.leaves.map(addressOf));
+      const table = leafTables.get(view) ?? putTable(pagesOf(view, layer).map(block => (block ? addressOf(block) : 0)));
       leafTables.set(view, table);
       return table;
     };
@@ -271,7 +271,7 @@ export class Attention {
     const errors = this.memories.scratch('errors', 8 * kvHeads * requests.length);
     const putTable = this.tableWriter(requests.reduce((sum, { view }) => sum + 2 * view.tail.length, 0));
     const errorsOf = (request: number, side: number) => errors + 4 * kvHeads * (2 * request + side);
-    const tasks = requests.flatMap(({ view, page, leaf }, i): Task[] => {
+    const tasks = requests.flatMap(({ view, page }, i): Task[] => {
       const { pageTokens, tailTokens, layers } = view.shape;
       const { keys, values, keyOffset, valueOffset } = layers[layer];
       const module = this.codecModules.moduleOf(keys.layout, values.layout);
@@ -286,7 +286,7 @@ export class Attention {
             tailTokens,
             pageStart: (page * pageTokens) % tailTokens,
             firstCodedRow: firstCodedRow(view.shape, page),
-            page: addressOf(leaf) + offset,
+            page: addressOf(pageBlock(view, layer, page)) + offset,
             pageRope,
             errors: errorsOf(i, side),
           });

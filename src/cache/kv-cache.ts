@@ -85,8 +85,9 @@ export interface KvCacheStats {
   capacity: number;
   /** Bytes in use, including what is cached. */
   used: number;
-  /** Leaves in the index that sequences hold. */
+  /** Leaves in the index that sequences hold, and their bytes. */
   sharedLeaves: number;
+  sharedBytes: number;
   /** Leaves and tails that are only kept for later prompts, and can be evicted; their bytes, with their sinks. */
   cachedLeaves: number;
   cachedTails: number;
@@ -313,7 +314,9 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     get stats() {
       const { size, idle: cachedLeaves, unfinished: cachedTails, idleBytes: cachedBytes } = index;
       const spills = { spilledPages: twoTier?.spilledPages ?? 0, decodedPages: twoTier?.decodedPages ?? 0 };
-      const cached = { sharedLeaves: size - cachedLeaves, cachedLeaves, cachedTails, cachedBytes };
+      const sharedLeaves = size - cachedLeaves;
+      const sharedBytes = sharedLeaves * layout.bytes + index.sharedWindowBytes;
+      const cached = { sharedLeaves, sharedBytes, cachedLeaves, cachedTails, cachedBytes };
       return { capacity: pool.capacity, used: pool.used, ...cached, idleSequences: idle.size, ...counts, ...spills };
     },
     known: (prompt, salt = '', path) => findPath(prompt, salt, path).length,

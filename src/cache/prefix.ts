@@ -79,6 +79,8 @@ export interface PrefixIndex {
   /** Number of unfinished leaves that are kept, and their bytes. */
   readonly unfinished: number;
   readonly unfinishedBytes: number;
+  /** Bytes of window pages that sequences hold, too. */
+  readonly sharedWindowBytes: number;
   /** Bytes of window pages that texts have left behind. */
   readonly passedBytes: number;
   /** Bytes of all that only the index holds: leaves, their window pages, unfinished ones, and their sinks. */
@@ -142,7 +144,9 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   let size = 0;
   let idle = 0;
   let leafBytes = 0;
+  /** Of window pages: all, and those that only the index holds. */
   let windowBytes = 0;
+  let idleWindowBytes = 0;
   let unfinishedBytes = 0;
   let clock = 0;
   let ids = 0;
@@ -227,7 +231,8 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     const { windowPage } = leaf;
     passed.delete(leaf);
     if (!windowPage || !hasWindowPage(leaf)) return;
-    if (windowPage.holders === 1) windowBytes -= windowPage.block.bytes;
+    windowBytes -= windowPage.block.bytes;
+    if (windowPage.holders === 1) idleWindowBytes -= windowPage.block.bytes;
     windowPage.node = undefined;
     pool().release(windowPage);
   };
@@ -235,6 +240,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     if (!page || !node.leaf || hasWindowPage(node.leaf)) return;
     node.leaf.windowPage = pool().retain(page);
     page.node = node;
+    windowBytes += page.block.bytes;
   };
   const remove = (node: PrefixNode) => {
     const { leaf, parent, tokens, sinks } = node;
@@ -274,7 +280,10 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       return unfinishedBytes;
     },
     get idleBytes() {
-      return leafBytes + windowBytes + unfinishedBytes + idleSinkBytes();
+      return leafBytes + idleWindowBytes + unfinishedBytes + idleSinkBytes();
+    },
+    get sharedWindowBytes() {
+      return windowBytes - idleWindowBytes;
     },
     get passedBytes() {
       let bytes = 0;
@@ -361,7 +370,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       const { node } = block;
       if (!node) return;
       if (block !== node.leaf) {
-        windowBytes += block.block.bytes;
+        idleWindowBytes += block.block.bytes;
         return;
       }
       noteIdleCount(node, 1);
@@ -373,7 +382,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       const { node } = block;
       if (!node) return;
       if (block !== node.leaf) {
-        windowBytes -= block.block.bytes;
+        idleWindowBytes -= block.block.bytes;
         return;
       }
       noteIdleCount(node, -1);

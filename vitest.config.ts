@@ -3,11 +3,14 @@ import { defineConfig } from 'vitest/config';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 // Debian's chromium package has SwiftShader, a Vulkan driver for the CPU, and a loader: the GPU of the tests unless
-// VK_ICD_FILENAMES names another. Both variables must be set before the test processes start.
+// VK_ICD_FILENAMES names another. The variables must be set before the test processes start.
 const chromium = '/usr/lib/chromium';
 if (!process.env.VK_ICD_FILENAMES && existsSync(`${chromium}/vk_swiftshader_icd.json`)) {
   process.env.VK_ICD_FILENAMES = `${chromium}/vk_swiftshader_icd.json`;
   process.env.LD_LIBRARY_PATH = [process.env.LD_LIBRARY_PATH, chromium].filter(Boolean).join(':');
+  // SwiftShader compiles kernels in half the time without code that clears workgroup memory. No kernel needs it:
+  // test/webgpu/workgroup-memory.all.test.ts.
+  process.env.KVASIR_DAWN_FEATURES ??= 'disable_workgroup_init';
 }
 
 /** The folders with the longest files: the last to start must be short. */

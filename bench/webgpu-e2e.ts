@@ -124,7 +124,7 @@ const listed = (text: string) => text.split(',').filter(Boolean);
 function kindOf(kernel: string): Kind {
   if (/^(gemv|gemm|fused|gated|quantize|convert to f16|add partial sums)\b/.test(kernel)) return 'products';
   if (/sample|logit/.test(kernel)) return 'sampling';
-  if (/^(norm|rope|embed|swiglu)\b/.test(kernel)) return 'rest';
+  if (/^(norm|rope|embed|gate)\b/.test(kernel)) return 'rest';
   return 'attention';
 }
 

@@ -28,7 +28,7 @@ function attention(spec: string, rows = 1, options: Partial<DumpOptions> = {}): 
   return codecKernels(layer, rows, { ...SHAPE, subgroupSize: 32, ...options });
 }
 
-/** Norm, projections of Q4_K weights, RoPE and SwiGLU of `rows` rows; `prompt`: as rows of a prompt. */
+/** Norm, projections of Q4_K weights, RoPE and the gate of `rows` rows; `prompt`: as rows of a prompt. */
 function layer(rows: number, prompt = false): Promise<Kernel[]> {
   const options = { ...SHAPE, subgroupSize: 32, f16: prompt, subgroupMatrices: prompt, unroll: 2 };
   return plannedKernels(options, async device => {
@@ -44,7 +44,7 @@ function layer(rows: number, prompt = false): Promise<Kernel[]> {
     device.rmsNorm(tensor(), rows, device.createTensor(1, cols), 1e-5, x);
     project(3);
     const [gate, up] = project(2);
-    device.swiglu(gate, up, rows);
+    device.gate(gate, up, rows, 'silu');
     project(1);
     device.embed(weights(), [1], device.createTensor(1, cols));
     device.rope(x, rows, SHAPE.headDim, device.createTensor(rows, SHAPE.headDim));

@@ -36,6 +36,16 @@ export interface Projection {
   accumulate?: boolean;
 }
 
+/** The function of a gated feed-forward network (SwiGLU, GEGLU); `gelu` is the approximation by tanh. */
+export type Activation = 'silu' | 'gelu';
+
+/**
+ * gelu(x) = x sigmoid(GELU_LINEAR x + GELU_CUBIC x^3): the approximation by tanh with its parts multiplied out, so that it
+ * needs the same operations as silu(x) = x sigmoid(x).
+ */
+export const GELU_LINEAR = 2 * Math.sqrt(2 / Math.PI);
+export const GELU_CUBIC = 0.044715 * GELU_LINEAR;
+
 /** What devices and caches need from a codec: `encode` for js, `layout` for other devices, `decode` for caches. */
 export interface PageCodec {
   readonly pageBytes: number;
@@ -175,8 +185,8 @@ export interface Device {
   project(x: Tensor, rows: number, projections: readonly Projection[], prefillRows?: number): void;
   /** Rotates adjacent pairs of every head by the row's angles, [cos, sin] per pair. Other dims are unchanged. */
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void;
-  /** gate = silu(gate) * up. The content of `up` is undefined afterwards. */
-  swiglu(gate: Tensor, up: Tensor, rows: number): void;
+  /** gate = activation(gate) * up. The content of `up` is undefined afterwards. */
+  gate(gate: Tensor, up: Tensor, rows: number, activation: Activation): void;
 
   /** Writes rows of k and v to the tails (and sinks) of their sequences. */
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void;

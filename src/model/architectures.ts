@@ -1,3 +1,5 @@
+import type { Activation } from '../kernel/device.ts';
+
 /**
  * How the supported architectures differ; otherwise they are the same network: attention and a gated feed-forward network,
  * each added to the residual stream. Numbers of a model come from its metadata (config.ts).
@@ -13,6 +15,8 @@ export interface Traits {
   qkNorm?: 'head' | 'row';
   /** Where the norms of attention and feed-forward are: at their inputs, their outputs, or both. Default: inputs. */
   norms?: 'inputs' | 'outputs' | 'both';
+  /** Of the feed-forward network. Default: silu. */
+  activation?: Activation;
   /** ffn_up.weight holds gate and up, one after the other. */
   fusedGateUp?: boolean;
   /** Every n-th layer has no RoPE. */

@@ -57,6 +57,7 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
     qkvBias: traits.bias === 'always' || (traits.bias === 'optional' && hasBias(gguf.tensors)),
     qkNorm: traits.qkNorm,
     norms: traits.norms ?? 'inputs',
+    activation: traits.activation ?? 'silu',
     fusedQkv: gguf.tensors.has('blk.0.attn_qkv.weight'),
     fusedGateUp: traits.fusedGateUp ?? false,
     tiedOutput: !gguf.tensors.has('output.weight'),

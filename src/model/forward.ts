@@ -174,7 +174,7 @@ export async function forward(
   chunks: readonly Chunk[],
   { onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {
-  const { headDim, normEps, attentionScale, embeddingScale, ropelessEvery } = config;
+  const { headDim, normEps, attentionScale, embeddingScale, ropelessEvery, activation } = config;
   const { x, normed, q, k, v, attention, gate, up, ropeAngles } = scratch;
   const { placed, rows, prefillRows } = assignRows(chunks);
   const check = codeCheck && startCheck(device, codeCheck, placed, attentionScale);
@@ -219,11 +219,11 @@ export async function forward(
     }
     device.project(attention, rows, attentionOutput, prefillRows);
     if (w.attentionOutputNorm) device.rmsNorm(normed, rows, w.attentionOutputNorm, normEps, x, true);
-    // Feed-forward: norm, gate and up projections, SwiGLU, down projection added to the residual stream.
+    // Feed-forward: norm, gate and up projections, their gated product, down projection added to the residual stream.
     if (w.ffnNorm) device.rmsNorm(x, rows, w.ffnNorm, normEps, normed);
     if (yielder.isDue()) await yielder.yieldNow();
     device.project(w.ffnNorm ? normed : x, rows, gateUp, prefillRows);
-    device.swiglu(gate, up, rows);
+    device.gate(gate, up, rows, activation);
     if (yielder.isDue()) await yielder.yieldNow();
     device.project(gate, rows, down, prefillRows);
     if (w.ffnOutputNorm) device.rmsNorm(normed, rows, w.ffnOutputNorm, normEps, x, true);

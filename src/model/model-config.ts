@@ -1,4 +1,5 @@
 /** What is known of a model before its weights are loaded; config.ts reads it from a file. */
+import type { Activation } from '../kernel/device.ts';
 import type { Architecture } from './architectures.ts';
 import type { RopeConfig } from './rope.ts';
 
@@ -35,6 +36,7 @@ export interface ModelConfig {
   readonly qkNorm: 'head' | 'row' | undefined;
   /** Where the norms of attention and feed-forward are. */
   readonly norms: 'inputs' | 'outputs' | 'both';
+  readonly activation: Activation;
   /** Q, K and V are the rows of one tensor; so are gate and up. */
   readonly fusedQkv: boolean;
   readonly fusedGateUp: boolean;

@@ -3,11 +3,15 @@ import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
-/** Enables f16 and exact timestamps where the hardware has them. */
-const DAWN_FLAGS = [
-  'enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia,use_vulkan_memory_model',
-  'disable-dawn-features=timestamp_quantization',
-];
+/** f16 and exact timestamps where the hardware has them; more of Dawn's features by a variable, such as `dump_shaders`. */
+const dawnFlags = (): string[] => {
+  const more = process.env.KVASIR_DAWN_FEATURES;
+  const features = ['allow_unsafe_apis', 'vulkan_enable_f16_on_nvidia', 'use_vulkan_memory_model'];
+  return [
+    `enable-dawn-features=${[...features, ...(more ? [more] : [])]}`,
+    'disable-dawn-features=timestamp_quantization',
+  ];
+};
 
 const DAWN_NOT_INSTALLED =
   'the optional package webgpu (Dawn, the WebGPU of Chrome, 130 MB) is not installed: npm install webgpu, with -g ' +
@@ -25,7 +29,7 @@ export async function openDawn(): Promise<GPU | string> {
     return 'the Vulkan loader libvulkan.so.1 is missing (on Debian: apt-get install libvulkan1, and a driver)';
   try {
     const dawn: { create(flags: string[]): GPU } = await import(pathToFileURL(path).href);
-    return dawn.create(DAWN_FLAGS);
+    return dawn.create(dawnFlags());
   } catch (error) {
     return `the optional package webgpu does not work here: ${(error as Error).message}`;
   }

@@ -119,7 +119,13 @@ export interface Browser {
 /** `profile`: a folder for what the browser stores; without one it is kept in memory. */
 export async function openBrowser(profile?: string): Promise<Browser> {
   const { chromium } = await import('playwright-core');
-  const args = ['--no-sandbox', '--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'];
+  const args = [
+    '--no-sandbox',
+    '--enable-unsafe-webgpu',
+    '--use-webgpu-adapter=swiftshader',
+    // As in Node: see vitest.config.ts.
+    `--enable-dawn-features=${process.env.KVASIR_DAWN_FEATURES ?? ''}`,
+  ];
   const context = profile
     ? await chromium.launchPersistentContext(profile, { executablePath, args })
     : await (await chromium.launch({ executablePath, args })).newContext();

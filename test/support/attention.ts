@@ -212,7 +212,7 @@ export async function maxScoreError(
   return maxError;
 }
 
-/** RMS norm, RoPE, SwiGLU and copies one after the other, on the same random data for every device. */
+/** RMS norm, RoPE, gates and copies one after the other, on the same random data for every device. */
 export async function runSmallOperations(d: Device): Promise<Float32Array> {
   const [rows, cols] = [9, 192];
   const data = ['x', 'weight', 'angles', 'up'].map((_, i) => normals(createRandom(i), rows * cols));
@@ -226,7 +226,8 @@ export async function runSmallOperations(d: Device): Promise<Float32Array> {
   d.rmsNorm(x, rows, weight, 1e-5, out);
   d.rmsNorm(out, rows, headWeight, 1e-5, out);
   d.rope(out, rows, 64, angles);
-  d.swiglu(out, up, rows);
+  d.gate(out, up, rows, 'silu');
+  d.gate(out, up, rows, 'gelu');
   d.rmsNorm(x, rows, weight, 0.1, out, true);
   d.copyRows(out, 2, x, 0, 1);
   d.copyRows(x, 0, out, 8, 1);

@@ -108,7 +108,7 @@ describe.each([
     expect(await device.readRows(out, 1)).toEqual(exact.slice(3 * 64, 4 * 64));
   });
 
-  it('RMS norm, RoPE, SwiGLU and copies: like js', async () => {
+  it('RMS norm, RoPE, gates and copies: like js', async () => {
     expect(relativeError(await runSmallOperations(device), await runSmallOperations(createJsDevice()))).toBeLessThan(
       FLOAT,
     );

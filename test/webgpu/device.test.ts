@@ -44,7 +44,7 @@ afterAll(() => Promise.all(opened.map(device => device.dispose())));
 const readAll = (device: WebGpuDevice, x: Tensor, rows: number) =>
   Promise.all(Array.from({ length: rows }, (_, r) => device.readRows(x, r)));
 
-/** SwiGLU of two products for every number of rows: fused, or one operation at a time. */
+/** The gated product of two projections for every number of rows: fused, or one operation at a time. */
 async function gates(device: WebGpuDevice, rowCounts: readonly number[], together = true): Promise<Float32Array[]> {
   const [cols, outs] = [128, 64];
   const matrices = await Promise.all(
@@ -59,7 +59,7 @@ async function gates(device: WebGpuDevice, rowCounts: readonly number[], togethe
     device.writeRows(x, 0, normals(createRandom(rows), rows * cols));
     const projections = [gate, up].map((out, i) => ({ weights: matrices[i], out }));
     for (const some of together ? [projections] : projections.map(one => [one])) device.project(x, rows, some);
-    device.swiglu(gate, up, rows);
+    device.gate(gate, up, rows, 'silu');
     found.push(...(await readAll(device, gate, rows)));
   }
   return found;

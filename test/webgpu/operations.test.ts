@@ -1,7 +1,7 @@
 /** Operations of the webgpu device other than attention: fused ones against single ones, small ones against js. */
 import { expect, it } from 'vitest';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
-import type { Tensor } from '../../src/kernel/device.ts';
+import type { Activation, Tensor } from '../../src/kernel/device.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import { relativeError, runSmallOperations } from '../support/attention.ts';
 import { matrix } from '../support/matrix.ts';
@@ -31,7 +31,7 @@ describeGpu('fused operations', () => {
       device.writeRows(weight, 0, normals(createRandom(8), cols));
       const angles = device.createTensor(rows, 32);
       device.writeRows(angles, 0, normals(createRandom(6), rows * 32));
-      const run = async (fused: boolean) => {
+      const run = async (fused: boolean, activation: Activation) => {
         const [a, b, c, g, u, y, h] = [96, 40, 64, 96, 96, 40, cols].map(tensor);
         const norm = async (eps: number) => {
           device.rmsNorm(x, rows, weight, eps, h);
@@ -46,18 +46,19 @@ describeGpu('fused operations', () => {
         device.rope(c, rows, 32, angles);
         await norm(0.1);
         for (const group of fused ? [gates] : gates.map(one => [one])) device.project(h, rows, group);
-        device.swiglu(g, u, rows);
+        device.gate(g, u, rows, activation);
         const last = await device.loadWeights('F32', 40, 96, async into => into.set(new Uint8Array(floats.buffer)));
         device.project(g, rows, [{ weights: last, out: y }]);
         return (await Promise.all([a, b, c, g, y, h].map(readAll))).flat();
       };
       const floats = normals(createRandom(7), 40 * 96);
-      expect(await run(true)).toEqual(await run(false));
+      for (const activation of ['silu', 'gelu'] as const)
+        expect(await run(true, activation)).toEqual(await run(false, activation));
     },
   );
 });
 
-describeGpu('RMS norm, RoPE, SwiGLU and copies', () => {
+describeGpu('RMS norm, RoPE, gates and copies', () => {
   it('agree with js', async () => {
     expect(
       relativeError(await runSmallOperations(await openWebGpu()), await runSmallOperations(createJsDevice())),

@@ -1,7 +1,20 @@
 /** The js device: plain float32 loops over dequantized weights. Slow; the reference for every operation. */
 
 import { type AttentionState, attentionOutput, emptyState, mergeStates } from '../attention-state.ts';
-import type { Block, Device, KvRun, KvShape, KvView, Projection, SealRequest, Tensor, Weights } from '../device.ts';
+import {
+  type Activation,
+  type Block,
+  type Device,
+  GELU_CUBIC,
+  GELU_LINEAR,
+  type KvRun,
+  type KvShape,
+  type KvView,
+  type Projection,
+  type SealRequest,
+  type Tensor,
+  type Weights,
+} from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
 import { firstCodedRow, pageBlock, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
@@ -67,9 +80,9 @@ export function createJsDevice(): Device {
     rmsNorm,
     project,
     rope,
-    swiglu(gate, up, rows) {
-      const [g, u] = [floats(gate), floats(up)];
-      for (let i = 0; i < rows * gate.cols; i++) g[i] = (g[i] / (1 + Math.exp(-g[i]))) * u[i];
+    gate(gate, up, rows, activation) {
+      const [g, u, activate] = [floats(gate), floats(up), activations[activation]];
+      for (let i = 0; i < rows * gate.cols; i++) g[i] = activate(g[i]) * u[i];
     },
     append(layer, k, v, runs) {
       for (const run of runs) append(layer, k, v, run);
@@ -85,6 +98,11 @@ export function createJsDevice(): Device {
     },
   };
 }
+
+const activations: Record<Activation, (x: number) => number> = {
+  silu: x => x / (1 + Math.exp(-x)),
+  gelu: x => x / (1 + Math.exp(-(GELU_LINEAR * x + GELU_CUBIC * x ** 3))),
+};
 
 function rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {
   const [from, w, to] = [floats(x), floats(weight), floats(out)];

@@ -9,7 +9,7 @@ import { firstCodedRow, pageBlock, pagesOf, skippedTokens, tailBlockTokens, visi
 import { type CodecModules, createCodecModules } from './codec-modules.ts';
 import { type AttentionShape, PAGES_PER_SPLIT } from './kernels/attend.ts';
 import type { CodecModule } from './kernels/codec-module.ts';
-import { F16_TO_F32, F32_TO_F16_HEADS } from './kernels/norm-rope-swiglu.ts';
+import { F16_TO_F32, F32_TO_F16_HEADS } from './kernels/norm-rope-gate.ts';
 import { stateBytes } from './kernels/online-softmax.ts';
 import { addressOf, type Memories } from './memories.ts';
 import type { MemoryLimits } from './memory.ts';

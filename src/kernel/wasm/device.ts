@@ -5,7 +5,18 @@
 
 import { platform } from '../../platform/node.ts';
 import { ShapeError, UnsupportedError } from '../../util/errors.ts';
-import type { Block, Device, KvBlocks, KvLayer, KvRun, Projection, SealRequest, Tensor, Weights } from '../device.ts';
+import type {
+  Activation,
+  Block,
+  Device,
+  KvBlocks,
+  KvLayer,
+  KvRun,
+  Projection,
+  SealRequest,
+  Tensor,
+  Weights,
+} from '../device.ts';
 import { floatBits } from '../float.ts';
 import type { WeightType } from '../weights/types.ts';
 import { Attention } from './attention.ts';
@@ -13,13 +24,13 @@ import type { ArithmeticOptions } from './kernels/gemv.ts';
 import {
   f16ToF32,
   f32ToF16Heads,
+  gate,
+  gateSignature,
   norm,
   normSignature,
   ROPE,
   rope,
-  SWIGLU,
-  swiglu,
-} from './kernels/norm-rope-swiglu.ts';
+} from './kernels/norm-rope-gate.ts';
 import { type Allocation, addressOf, Memories } from './memories.ts';
 import { type Heap, type MemoryLimits, openMemory } from './memory.ts';
 import { moduleBytes, type Signature } from './module.ts';
@@ -74,7 +85,8 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
     norm(false),
     norm(true),
     rope(),
-    swiglu(),
+    gate('silu'),
+    gate('gelu'),
     f32ToF16Heads(),
     f16ToF32(),
     ...projectionKernels(arithmetic),
@@ -192,9 +204,9 @@ class WasmDevice implements Device {
     this.runSmall(rows, cols, ROPE, { ...addresses, rows, cols, headDim, dims: angles.cols });
   }
 
-  swiglu(gate: Tensor, up: Tensor, rows: number): void {
+  gate(gate: Tensor, up: Tensor, rows: number, activation: Activation): void {
     const values = rows * gate.cols;
-    this.runSmall(rows, gate.cols, SWIGLU, { gate: addressOf(gate), up: addressOf(up), values });
+    this.runSmall(rows, gate.cols, gateSignature(activation), { gate: addressOf(gate), up: addressOf(up), values });
   }
 
   /** Learned codecs have separate kernels per layer. */

@@ -4,6 +4,7 @@
  */
 import { type DeviceError, ShapeError } from '../../util/errors.ts';
 import type {
+  Activation,
   Block,
   Device,
   KvBlocks,
@@ -71,7 +72,7 @@ export interface WebGpuOptions {
 /**
  * An operation that has not been dispatched yet, because the next one may be fused with it: a norm of one row with the
  * projections that read it; RoPE of queries with that of keys and with the append to the cache, and for one row with the
- * projections before; gate and up projection with SwiGLU.
+ * projections before; gate and up projection with their product.
  */
 type Pending =
   | ({ kind: 'norm'; out: Tensor } & PendingNorm)
@@ -313,18 +314,18 @@ export class WebGpuDevice implements Device {
     }
   }
 
-  swiglu(gate: Tensor, up: Tensor, rows: number): void {
+  gate(gate: Tensor, up: Tensor, rows: number, activation: Activation): void {
     const { pending } = this;
     if (pending?.kind === 'projections' && pending.rows === rows && pending.projections.length === 2) {
       const [first, second] = pending.projections;
       if (first.out === gate && second.out === up) {
         this.pending = undefined;
-        this.projections.projectGated(pending.x as GpuTensor, rows, pending.projections, pending.norm);
+        this.projections.projectGated(pending.x as GpuTensor, rows, pending.projections, activation, pending.norm);
         return;
       }
     }
     this.flush();
-    this.rowOperations.swiglu(gate, up, rows);
+    this.rowOperations.gate(gate, up, rows, activation);
   }
 
   /** Dispatches the pending operation by itself. */

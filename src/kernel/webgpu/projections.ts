@@ -1,6 +1,6 @@
 /** Matrix products with weights: selects a kernel by the number of rows, and keeps quantized activations. */
 
-import type { Projection, Tensor } from '../device.ts';
+import type { Activation, Projection, Tensor } from '../device.ts';
 import type { Gpu } from './gpu.ts';
 import type { Kernel } from './kernel.ts';
 import { quantize, vec4Workgroups } from './kernels/activations.ts';
@@ -62,9 +62,9 @@ interface FusedOps {
   tail?: TailPosition & { angles: Tensor };
 }
 
-/** What fused projections do with their results: write them, append them to a tail as well, or apply SwiGLU. */
-const EPILOGUES = ['out', 'tail', 'gate'] as const;
-type Epilogue = (typeof EPILOGUES)[number];
+/** What fused projections do with their results: write them, append them to a tail as well, or multiply gate and up. */
+type Epilogue = 'out' | 'tail' | Activation;
+const EPILOGUES: readonly Epilogue[] = ['out', 'tail', 'silu', 'gelu'];
 
 /** A kernel for several projections, and the rows per workgroup. */
 interface FusedGemv {
@@ -197,10 +197,10 @@ export class Projections {
     return rows === 1 && projections.length === 3 && this.fusedKernel(1, projections, 'tail', norm) !== undefined;
   }
 
-  /** Whether gate and up projection and SwiGLU can share a dispatch: int8 results come in whole row tiles. */
+  /** Whether gate and up projection and their product can share a dispatch: int8 results come in whole row tiles. */
   canFuseGate(rows: number, projections: readonly Projection[], norm: boolean): boolean {
     const whole = projections.length === 2 && projections[0].weights.rows % ROW_TILE === 0;
-    return whole && this.fusedKernel(rows, projections, 'gate', norm) !== undefined;
+    return whole && this.fusedKernel(rows, projections, 'silu', norm) !== undefined;
   }
 
   projectFused(x: GpuTensor, rows: number, projections: readonly Projection[], { norm, tail }: FusedOps): void {
@@ -220,8 +220,14 @@ export class Projections {
     this.gpu.run(fused.kernel, params, buffers, [group.rowTiles, Math.ceil(rows / fused.rows)]);
   }
 
-  /** silu(gate) * up, written to the first projection's output. */
-  projectGated(x: GpuTensor, rows: number, projections: readonly Projection[], norm?: PendingNorm): void {
+  /** activation(gate) * up, written to the first projection's output. */
+  projectGated(
+    x: GpuTensor,
+    rows: number,
+    projections: readonly Projection[],
+    activation: Activation,
+    norm?: PendingNorm,
+  ): void {
     this.gpu.submitIfWorthwhile();
     const group = this.groupOf(projections);
     const out = projections[0].out as GpuTensor;
@@ -231,7 +237,7 @@ export class Projections {
     const params = [rows, x.cols / BLOCK];
     if (norm) params.push(norm.eps);
     params.push(out.cols);
-    const fused = this.fusedKernel(rows, projections, 'gate', norm !== undefined)!;
+    const fused = this.fusedKernel(rows, projections, activation, norm !== undefined)!;
     this.gpu.run(fused.kernel, params, buffers, [out.cols / ROW_TILE, Math.ceil(rows / fused.rows)]);
     int8.validRows = rows;
   }
@@ -258,12 +264,13 @@ export class Projections {
   ): FusedGemv | undefined {
     const m = { format, precise: false, bias: false };
     const count = outs.length;
+    const isGate = epilogue !== 'out' && epilogue !== 'tail';
     for (let n = this.gemvOptions(rows).rows; n >= 1; n /= 2) {
-      const options = this.gemvOptions(n, epilogue === 'gate' ? 2 : 1, norm ? blocks : undefined);
+      const options = this.gemvOptions(n, isGate ? 2 : 1, norm ? blocks : undefined);
       if (norm && !canFuseNorm(options)) continue;
       const kernel = this.cachedKernel(`fused ${epilogue} of ${count} ${options.normBlocks}`, options.rows, m, () =>
-        epilogue === 'gate'
-          ? gatedGemv(m, options)
+        isGate
+          ? gatedGemv(m, options, epilogue)
           : fusedGemv(m, options, count, epilogue === 'tail' ? this.options.tail : undefined),
       );
       if (fits(kernel, this.gpu.limits)) return { kernel, rows: options.rows };

@@ -1,7 +1,7 @@
-/** Operations on each row by itself: embedding, RMS norm, RoPE, SwiGLU. */
-import type { Tensor } from '../device.ts';
+/** Operations on each row by itself: embedding, RMS norm, RoPE, gates. */
+import type { Activation, Tensor } from '../device.ts';
 import type { Gpu } from './gpu.ts';
-import { swiglu, vec4Workgroups } from './kernels/activations.ts';
+import { gate, vec4Workgroups } from './kernels/activations.ts';
 import { embed, rope, workgroupsFor } from './kernels/basic.ts';
 import { norm } from './kernels/norm.ts';
 import { bufferForWriting, bufferOf, int8ForWriting } from './tensor.ts';
@@ -45,11 +45,11 @@ export class RowOperations {
     this.gpu.run(kernel, [headDim, pairs, cols[0], cols[1] ?? 0], buffers, groups);
   }
 
-  swiglu(gate: Tensor, up: Tensor, rows: number): void {
-    const floats = [bufferOf(up), bufferForWriting(gate)];
-    const int8 = int8ForWriting(gate);
-    const kernel = this.gpu.kernel(`swiglu ${int8.length}`, () => swiglu(int8.length > 0));
-    const values = rows * gate.cols;
+  gate(gated: Tensor, up: Tensor, rows: number, activation: Activation): void {
+    const floats = [bufferOf(up), bufferForWriting(gated)];
+    const int8 = int8ForWriting(gated);
+    const kernel = this.gpu.kernel(`gate ${activation} ${int8.length}`, () => gate(activation, int8.length > 0));
+    const values = rows * gated.cols;
     this.gpu.run(kernel, [values / 4], [...floats, ...int8], vec4Workgroups(values));
   }
 }

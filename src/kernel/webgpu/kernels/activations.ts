@@ -1,11 +1,12 @@
 /**
  * Activations for integer weights: int8, in blocks of 32 with one scale each. Kernels whose output feeds a matrix product
- * (norm, SwiGLU) quantize it themselves; `quantize` is for the rest.
+ * (norm, gate) quantize it themselves; `quantize` is for the rest.
  *
  *   codes   per block: 8 words of four values
  *   stats   per block: the scale (f32), and the sums of the codes of both halves (two i16), for minima and zero points
  */
 
+import { type Activation, GELU_CUBIC, GELU_LINEAR } from '../../device.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { BLOCK } from '../weights.ts';
 import { each } from './snippets.ts';
@@ -68,24 +69,27 @@ fn main(group: vec3u, lane: u32) {
 }`,
 };
 
-/** exp overflows past 80, where the quotient is 0 anyway. */
-export const silu = 'fn silu(x: f32) -> f32 { return x / (1.0 + exp(min(-x, 80.0))); }';
+const logit: Record<Activation, string> = { silu: 'x', gelu: `x * (${GELU_LINEAR} + ${GELU_CUBIC} * x * x)` };
 
-/** gate = silu(gate) * up. `int8`: quantized too. */
-export const swiglu = (int8: boolean): Kernel => ({
-  name: `swiglu${int8 ? ' int8' : ''}`,
-  summary: 'SwiGLU: silu(gate) * up.',
+/** x sigmoid(logit(x)). exp overflows past 80, where the quotient is 0 anyway. */
+export const activate = (activation: Activation) =>
+  `fn activate(x: f32) -> f32 { return x / (1.0 + exp(min(-(${logit[activation]}), 80.0))); }`;
+
+/** gate = activation(gate) * up. `int8`: quantized too. */
+export const gate = (activation: Activation, int8: boolean): Kernel => ({
+  name: `gate ${activation}${int8 ? ' int8' : ''}`,
+  summary: `The gate of a feed-forward network: ${activation}(gate) * up.`,
   params: u32('fours'),
   buffers: [readBuffer('up', 'vec4f'), writeBuffer('gate', 'vec4f'), ...(int8 ? int8Buffers : [])],
   size: SIZE,
   body: /* wgsl */ `
-${silu}
+${activate(activation)}
 ${int8 ? toInt8(SIZE) : ''}
 fn main(group: vec3u, lane: u32) {
   let at = (group.y * 65535 + group.x) * ${SIZE} + lane;
   let live = at < p.fours;
   let g = gate[min(at, p.fours - 1)];
-  let y = vec4f(silu(g.x), silu(g.y), silu(g.z), silu(g.w)) * up[min(at, p.fours - 1)];
+  let y = vec4f(activate(g.x), activate(g.y), activate(g.z), activate(g.w)) * up[min(at, p.fours - 1)];
   if (live) { gate[at] = y; }
   ${int8 ? 'to_int8(y, at, lane, live);' : ''}
 }`,

@@ -64,6 +64,11 @@ export function floatKeys(floats: Floats, query: Query): KeyStage {
   const rounds = Math.ceil(P / LANES);
   const chunks = Math.ceil(P / 4 / 32);
   const E = Math.ceil(C / 8);
+  /** Half h of eight c of query q. Dims past the last are not in memory. */
+  const half = (Q: number, c: string, q: number, h: number) => {
+    const at = `query[(${c} * ${Q} + ${q}) * 2 + ${h}]`;
+    return C % 8 === 0 ? at : `select(vec4f(0.0), ${at}, vec4u(8 * ${c} + ${4 * h}) + vec4u(0, 1, 2, 3) < vec4u(${C}))`;
+  };
   const eights = (Q: number) => `{
       let part = lane % ${PARTS};
       ${each(rounds, k => `let t${k} = min(lane / ${PARTS} + ${k * LANES}, ${P - 1}u); ${each(Q, q => `var a${k}_${q} = 0.0;`, ' ')}`)}
@@ -72,7 +77,7 @@ export function floatKeys(floats: Floats, query: Query): KeyStage {
         ${each(
           2,
           u => `if (first_eight + ${u * PARTS} < ${E}) {
-        ${each(Q, q => `let x${q} = query[(c${u} * ${Q} + ${q}) * 2]; let y${q} = query[(c${u} * ${Q} + ${q}) * 2 + 1];`)}
+        ${each(Q, q => `let x${q} = ${half(Q, `c${u}`, q, 0)}; let y${q} = ${half(Q, `c${u}`, q, 1)};`)}
         ${each(
           rounds,
           k => `${each(4, j => each(Q, q => `a${k}_${q} = fma(x${q}[${j}], e${k}_${u}.low[${j}], a${k}_${q});`, ' '))}

@@ -1,11 +1,12 @@
 /**
  * Fused GEMV: several matrices that share their input, in one dispatch; with the norm before them (of a single row) and
- * SwiGLU or the append to the cache after them. Sums run in the order of gemv.ts.
+ * the gate of a feed-forward network or the append to the cache after them. Sums run in the order of gemv.ts.
  */
 
+import type { Activation } from '../../device.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { ROW_TILE } from '../weights.ts';
-import { int8Block, int8Buffers, silu, toInt8 } from './activations.ts';
+import { activate, int8Block, int8Buffers, toInt8 } from './activations.ts';
 import {
   accumulateSplits,
   addSplits,
@@ -101,14 +102,14 @@ const storeIntoTail = (k: number, { headDim, kvHeads }: TailShape) => /* wgsl */
         ${k > 0 ? `pool[p.tailWord + (${(k - 1) * kvHeads} + o / ${headDim}) * p.tokens * ${headDim / 2} + pair] = to_f16(y.x) | (to_f16(y.y) << 16);` : ''}
       }`;
 
-/** silu(a) * b of two projections a and b, as floats and as int8 for the next matrix. */
-export const gatedGemv = (m: MatmulVariant, options: GemvOptions): Kernel => {
+/** activation(a) * b of two projections a and b, as floats and as int8 for the next matrix. */
+export const gatedGemv = (m: MatmulVariant, options: GemvOptions, activation: Activation): Kernel => {
   const { rows } = options;
   const size = splitsPerPass(options) * ROW_TILE;
   const input = inputText(options);
   return {
-    name: `gated gemv ${variantName(m)} ${gemvName(options)}`,
-    summary: 'Fused GEMV: gate and up projection, then silu(gate) * up.',
+    name: `gated gemv ${activation} ${variantName(m)} ${gemvName(options)}`,
+    summary: `Fused GEMV: gate and up projection, then ${activation}(gate) * up.`,
     params: [...u32('inputs', 'blocks'), ...input.params, ...u32('rows')],
     buffers: [
       ...input.buffers,
@@ -123,7 +124,7 @@ ${integerWeights(m.format, 2)}
 ${int8Term(m.format, 'xstats')}
 ${input.text}
 ${splitStart}
-${silu}
+${activate(activation)}
 ${toInt8(size)}
 var<workgroup> sums0: array<f32, ${SPLIT_K * rows * ROW_TILE}>;
 var<workgroup> sums1: array<f32, ${SPLIT_K * rows * ROW_TILE}>;
@@ -134,7 +135,7 @@ fn main(group: vec3u, lane: u32) {
   ${input.call}
   ${accumulateSplits(options, 'group.x', ['0', '1'])}
   workgroupBarrier();
-  for (var at = lane; at < ${rows * ROW_TILE}; at += ${size}) { sums0[at] = silu(add_sums0(at)) * add_sums1(at); }
+  for (var at = lane; at < ${rows * ROW_TILE}; at += ${size}) { sums0[at] = activate(add_sums0(at)) * add_sums1(at); }
   workgroupBarrier();
   let row = lane / ${ROW_TILE / 4};
   let four = 4 * min(lane, ${(rows * ROW_TILE) / 4 - 1}u);

@@ -67,7 +67,7 @@ export const queryWords = ({ headDim, codedDim, centered }: CodecTransform, int8
 const widthOf = (to: number) => (to % 4 === 0 ? 4 : 1);
 
 /**
- * `NAME(kv, lane)`: y[r][c] += sum over i of matrix[i][c] x[r][i] for `rows` rows in workgroup memory. Neighbouring
+ * `NAME(kv, lane)`: y[r][c] = sum over i of matrix[i][c] x[r][i] for `rows` rows in workgroup memory. Neighbouring
  * lanes have neighbouring c; further lanes share i.
  */
 function multiply(name: string, from: number, to: number, rows: number, perHead: boolean, terms: number): string {
@@ -93,7 +93,7 @@ fn ${name}(kv: u32, lane: u32) {
       ${each(rows, r => each(unroll, u => `sum${r} = fma(m${u}, ${type}(${term(r, u)}), sum${r});`, ' '))}
     }
     for (var current_share = 0u; current_share < ${shares}; current_share++) {
-      if (live && share == current_share) { ${each(rows, r => `${target(r)} += sum${r};`, ' ')} }
+      if (live && share == current_share) { ${each(rows, r => `${target(r)} = sum${r} + select(${target(r)}, ${type}(), current_share == 0);`, ' ')} }
       workgroupBarrier();
     }
   }
@@ -295,6 +295,7 @@ fn main(group: vec3u, lane: u32) {
   let lane_head = min(lane / ${share}, ${G - 1}u);
   let part = lane % ${share};
   let live = lane < ${share * G};
+  for (var i = lane; i < ${Math.ceil((G * C) / 4)}; i += ${TRANSFORM_WORKGROUP_SIZE}) { x[i] = vec4f(0.0); }
   var m = -3e38;
   ${maxOfStates('states', C, 'data[at + 1]', 'data[at + 2]')}
   ${maxOfStates('f16_states', D, 'data[at + 3]', 'data[at + 4]')}

@@ -1,5 +1,6 @@
-/** RMS norm, RoPE, SwiGLU and f16 conversion. Tensors are contiguous rows of f32. */
-import { f32, f32x4, i32, index, lanes32, v128 } from '../emit.ts';
+/** RMS norm, RoPE, gates of feed-forward networks and f16 conversion. Tensors are contiguous rows of f32. */
+import { type Activation, GELU_CUBIC, GELU_LINEAR } from '../../device.ts';
+import { f32, f32x4, i32, index, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { chunkRange, exp, f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
 import { chunked } from '../task.ts';
@@ -69,16 +70,22 @@ export function rope(): Kernel {
   return k;
 }
 
-/** gate = silu(gate) * up. */
-export const SWIGLU = chunked('swiglu', 'gate', 'up', 'values');
-export function swiglu(): Kernel {
-  const k = new Kernel(SWIGLU);
+/** An activation is x sigmoid(logit(x)). */
+const logit: Record<Activation, (x: V128) => V128> = {
+  silu: x => x,
+  gelu: x => f32x4.mul(x, f32x4.add(f32x4.const(GELU_LINEAR), f32x4.mul(f32x4.mul(x, x), f32x4.const(GELU_CUBIC)))),
+};
+
+/** gate = activation(gate) * up. */
+export const gateSignature = (activation: Activation) => chunked(`gate ${activation}`, 'gate', 'up', 'values');
+export function gate(activation: Activation): Kernel {
+  const k = new Kernel(gateSignature(activation));
   const { gate, up, values, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, values, 4, chunk, chunks);
   const g = k.v128();
   k.for(i32.mul(from, 4), i32.mul(to, 4), 16, i => {
     k.set(g, v128.load(i32.add(gate, i)));
-    const sigmoid = f32x4.div(f32x4.const(1), f32x4.add(f32x4.const(1), exp(k, f32x4.neg(g))));
+    const sigmoid = f32x4.div(f32x4.const(1), f32x4.add(f32x4.const(1), exp(k, f32x4.neg(logit[activation](g)))));
     k.do(v128.store(i32.add(gate, i), f32x4.mul(f32x4.mul(g, sigmoid), v128.load(i32.add(up, i)))));
   });
   return k;

@@ -1,6 +1,7 @@
 /**
  * The visibility rule: a query at position t reads position n from codes if n >= sinks and
- * n < floor((t - recent) / P) P, else from f16. Sequences, devices, the codec library and memory estimates all use
+ * n < floor((t - recent) / P) P, else from f16; it does not see n at all if the layer has a window and n <= t - window.
+ * Sequences, devices, the codec library and memory estimates all use
  * these functions.
  */
 

@@ -19,31 +19,100 @@ export interface Traits {
   activation?: Activation;
   /** ffn_up.weight holds gate and up, one after the other. */
   fusedGateUp?: boolean;
-  /** Every n-th layer has no RoPE. */
+  /** Every n-th layer has no RoPE; or, in files with a window, the layers that see all tokens have none. */
   ropelessEvery?: number;
+  ropelessFull?: boolean;
+  /** `rope.scaling.finetuned` = false means no RoPE at all. */
+  ropeSwitch?: boolean;
   /** The file may divide each RoPE frequency by a factor (`rope_freqs.weight`). */
   ropeFactors?: boolean;
   /** LongRoPE: factors for contexts up to the original length, and for longer ones. */
   longRope?: boolean;
   /** The metadata may scale embeddings, what layers add to the residual stream, and logits. */
   scales?: boolean;
+  /** Embeddings are multiplied by the square root of the width. */
+  scaledEmbedding?: boolean;
+  /** In models with this many layers, scores are divided by the square root of width / heads, not of the head dim. */
+  scoresByWidthAt?: number;
+  /** Attention scores and logits are capped; these are the defaults, and 0 means that they are not. */
+  softcaps?: { attention: number; logits: number };
+  /** Every n-th layer sees all tokens, and the others the last ones, if the metadata has a sliding window. */
+  fullEvery?: number;
+  /** The window, if the metadata has none. */
+  defaultWindow?: number;
+  /** Layers with a window have an unscaled RoPE with this base, or the same as the others, if the file has none for them. */
+  localRopeBase?: number | 'same';
   /** A sliding window in the metadata is ignored, as llama.cpp does: converters write it for models without one. */
   ignoresWindow?: boolean;
+  /** The file may also have an image encoder, which is not loaded. */
+  imageEncoder?: boolean;
 }
 
 export const architectures = {
-  llama: { models: 'Llama 2 and 3, Mistral, SmolLM2', pairing: 'adjacent', bias: 'optional', ropeFactors: true },
-  mistral3: { models: 'Mistral Small 3, Ministral 3', pairing: 'adjacent', ropeFactors: true },
+  llama: {
+    models: 'Llama 2 and 3, Mistral, SmolLM2',
+    pairing: 'adjacent',
+    bias: 'optional',
+    ropeFactors: true,
+    ignoresWindow: true,
+  },
+  mistral3: { models: 'Mistral Small 3, Ministral 3', pairing: 'adjacent', ropeFactors: true, ignoresWindow: true },
   qwen2: { models: 'Qwen 2 and 2.5', pairing: 'halves', bias: 'always' },
   qwen3: { models: 'Qwen 3', pairing: 'halves', qkNorm: 'head' },
   // Without images all parts of a position are equal, and its RoPE is that of qwen3.
   qwen3vl: { models: 'Qwen 3 VL without images', pairing: 'halves', qkNorm: 'head' },
   phi3: { models: 'Phi-3, 3.5 and 4', pairing: 'halves', fusedGateUp: true, longRope: true, ignoresWindow: true },
   smollm3: { models: 'SmolLM3', pairing: 'adjacent', ropelessEvery: 4 },
-  granite: { models: 'Granite 3', pairing: 'adjacent', bias: 'optional', ropeFactors: true, scales: true },
-  olmo2: { models: 'OLMo 2', pairing: 'halves', qkNorm: 'row', norms: 'outputs' },
-  exaone4: { models: 'EXAONE 4 1.2B', pairing: 'halves', qkNorm: 'head', norms: 'outputs', ropeFactors: true },
+  granite: {
+    models: 'Granite 3',
+    pairing: 'adjacent',
+    bias: 'optional',
+    ropeFactors: true,
+    scales: true,
+    ropeSwitch: true,
+  },
+  olmo2: {
+    models: 'OLMo 2 and 3',
+    pairing: 'halves',
+    qkNorm: 'row',
+    norms: 'outputs',
+    fullEvery: 4,
+    localRopeBase: 'same',
+  },
+  exaone4: {
+    models: 'EXAONE 4',
+    pairing: 'halves',
+    qkNorm: 'head',
+    norms: 'outputs',
+    ropeFactors: true,
+    fullEvery: 4,
+    ropelessFull: true,
+  },
   glm4: { models: 'GLM-4', pairing: 'adjacent', bias: 'optional', norms: 'both', fusedGateUp: true },
+  gemma2: {
+    models: 'Gemma 2',
+    pairing: 'halves',
+    norms: 'both',
+    activation: 'gelu',
+    scaledEmbedding: true,
+    scoresByWidthAt: 46,
+    softcaps: { attention: 50, logits: 30 },
+    fullEvery: 2,
+    defaultWindow: 4096,
+  },
+  gemma3: {
+    models: 'Gemma 3',
+    pairing: 'halves',
+    qkNorm: 'head',
+    norms: 'both',
+    activation: 'gelu',
+    scaledEmbedding: true,
+    scoresByWidthAt: 62,
+    softcaps: { attention: 0, logits: 0 },
+    fullEvery: 6,
+    localRopeBase: 10000,
+    imageEncoder: true,
+  },
 } satisfies Record<string, Traits>;
 
 export type Architecture = keyof typeof architectures;

@@ -1,5 +1,6 @@
 /** The tensors that a model must have, with their shapes in file order: a matrix is [inputs, outputs]. */
 import { FormatError, UnsupportedError } from '../util/errors.ts';
+import { architectures, type Traits } from './architectures.ts';
 import { quote, type TensorInfo } from './gguf-header.ts';
 import type { ModelConfig } from './model-config.ts';
 
@@ -59,11 +60,12 @@ export function checkTensors(config: ModelConfig, tensors: ReadonlyMap<string, T
       throw new FormatError(`Tensor ${name} should be [${shape}] by the model's metadata, but is [${found.shape}].`);
     expected.add(name);
   };
+  const { imageEncoder }: Traits = architectures[config.architecture];
   globalTensors(config).forEach(check);
   // Layer by layer, so that a hostile layer count fails at the first missing layer.
   for (let layer = 0; layer < config.layers; layer++) layerTensors(config, layer).forEach(check);
   for (const name of tensors.keys())
-    if (!expected.has(name))
+    if (!expected.has(name) && !(imageEncoder && /^(v|mm)\./.test(name)))
       throw new UnsupportedError(
         `The model has a tensor ${quote(name)} that ${config.architecture} models do not use. Use another model.`,
       );

@@ -202,7 +202,7 @@ function allocatedPlan<T>(
   const codecs = () => codecsByLayer(shape, window.edge, codecOf);
   return {
     predicted,
-    create: () => createPlanFromCodecs(formatPlanSpec(spec), window, codecs(), shape.windows, predicted, profile),
+    create: () => createPlanFromCodecs(formatPlanSpec(spec), window, codecs(), { ...shape, predicted, profile }),
   };
 }
 
@@ -238,7 +238,7 @@ function bitsForMemory(
   const window = windowOfAuto(spec);
   const exact = createPlan(F16, shape);
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
-  const empty = createPlanFromCodecs('', window, exact.codecs, shape.windows);
+  const empty = createPlanFromCodecs('', window, exact.codecs, shape);
   const exactBytes = sealedBytes(empty.leaf, pages, empty.pageTokens);
   const room = contextMemory - (planBytes(empty, context) - exactBytes) - errorBytes;
   if (pages === 0) return room >= 0 ? 16 : 0;

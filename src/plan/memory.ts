@@ -9,8 +9,8 @@ import { codecBits, codecsByLayer, createPlanFromCodecs, planBytes } from './pla
 /** The dimensions of a model that determine the size of its cache. */
 export interface ModelShape extends KvShape {
   layers: number;
-  /** How many tokens each layer sees; undefined: all. */
-  windows?: readonly (number | undefined)[];
+  /** How many of the last tokens each layer sees; undefined: all. */
+  attentionWindows?: readonly (number | undefined)[];
 }
 
 /** The memory of one sequence of `context` tokens. */
@@ -45,7 +45,7 @@ export function memoryReport(kv: string | KvSpec, shape: ModelShape, context: nu
   const { kvHeads, pageTokens } = codec.shape;
   const { sink, recent, edge } = codec.window;
   const codecs = codecsByLayer({ ...shape, kvHeads }, edge, () => codec);
-  const plan = createPlanFromCodecs(codec.spec, codec.window, codecs, shape.windows);
+  const plan = createPlanFromCodecs(codec.spec, codec.window, codecs, shape);
   const f16Token = f16BlockBytes({ ...codec.shape, layers: plan.leaf.layers }, 1);
   const pages = packedPages(context, { pageTokens, recent });
   const pageBytes = sealedBytes(plan.leaf, pages, pageTokens);

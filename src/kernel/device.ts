@@ -45,8 +45,13 @@ export interface Routing {
   readonly weights: Tensor;
 }
 
-/** The function of a gated feed-forward network (SwiGLU, GEGLU); `gelu` is the approximation by tanh. */
-export type Activation = 'silu' | 'gelu';
+/**
+ * The function of a gated feed-forward network (SwiGLU, GEGLU). `gelu` is the approximation by tanh. `clamped`: x
+ * sigmoid(CLAMPED_SLOPE x), with the gate at most CLAMP, the up projection from -CLAMP to CLAMP, and 1 added to it.
+ */
+export type Activation = 'silu' | 'gelu' | 'clamped';
+export const CLAMP = 7;
+export const CLAMPED_SLOPE = 1.702;
 
 /**
  * gelu(x) = x sigmoid(GELU_LINEAR x + GELU_CUBIC x^3): the approximation by tanh with its parts multiplied out, so that it

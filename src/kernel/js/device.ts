@@ -4,6 +4,8 @@ import { type AttentionState, attentionOutput, emptyState, mergeStates } from '.
 import {
   type Activation,
   type Block,
+  CLAMP,
+  CLAMPED_SLOPE,
   type Device,
   GELU_CUBIC,
   GELU_LINEAR,
@@ -71,8 +73,8 @@ export function createJsDevice(): Device {
     addExperts,
     rope,
     gate(gate, up, rows, activation) {
-      const [g, u, activate] = [floats(gate), floats(up), activations[activation]];
-      for (let i = 0; i < rows * gate.cols; i++) g[i] = activate(g[i]) * u[i];
+      const [g, u, gated] = [floats(gate), floats(up), gates[activation]];
+      for (let i = 0; i < rows * gate.cols; i++) g[i] = gated(g[i], u[i]);
     },
     append(layer, k, v, runs) {
       for (const run of runs) append(layer, k, v, run);
@@ -89,9 +91,15 @@ export function createJsDevice(): Device {
   };
 }
 
-const activations: Record<Activation, (x: number) => number> = {
-  silu: x => x / (1 + Math.exp(-x)),
-  gelu: x => x / (1 + Math.exp(-(GELU_LINEAR * x + GELU_CUBIC * x ** 3))),
+const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
+
+const gates: Record<Activation, (gate: number, up: number) => number> = {
+  silu: (x, up) => x * sigmoid(x) * up,
+  gelu: (x, up) => x * sigmoid(GELU_LINEAR * x + GELU_CUBIC * x ** 3) * up,
+  clamped(gate, up) {
+    const x = Math.min(gate, CLAMP);
+    return x * sigmoid(CLAMPED_SLOPE * x) * (Math.max(-CLAMP, Math.min(CLAMP, up)) + 1);
+  },
 };
 
 function rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {

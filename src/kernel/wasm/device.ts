@@ -91,6 +91,7 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
     rope(),
     gate('silu'),
     gate('gelu'),
+    gate('clamped'),
     addExperts(),
     f32ToF16Heads(),
     f16ToF32(),

@@ -109,7 +109,7 @@ async function fill(device: Device, spec: string, depth: number, layers: number)
 function attend(device: Device, { sequence, q, out }: Cache, layer: number): void {
   const { view, length } = sequence;
   const run = { view, row: layer, count: 1, position: length, sealedPages: view.leaves.length };
-  device.attend(layer, q, out, [run], 1 / Math.sqrt(SHAPE.headDim));
+  device.attend(layer, q, out, [run], { scale: 1 / Math.sqrt(SHAPE.headDim) });
 }
 
 async function validate(device: Device, spec: string): Promise<void> {

@@ -143,7 +143,7 @@ async function measure(
     return { view: sequence.view, row, count: 1, position, sealedPages };
   });
   device.append(0, k, v, runs);
-  const attend = () => device.attend(0, q, out, runs, 1 / Math.sqrt(headDim));
+  const attend = () => device.attend(0, q, out, runs, { scale: 1 / Math.sqrt(headDim) });
   attend();
   await device.readRows(out, 0);
   const bestTime = async () => {

@@ -11,6 +11,9 @@ export interface LayerCodecs {
   values: PageCodec & ValueReader;
 }
 
+/** How many tokens each layer sees; undefined: all. */
+export type AttentionWindows = readonly (number | undefined)[];
+
 export interface LeafLayout {
   readonly layers: readonly KvLayer[];
   readonly bytes: number;
@@ -18,16 +21,31 @@ export interface LeafLayout {
   readonly exact?: LeafLayout;
 }
 
-/** `exact`: the codec of f16 pages, for shadow and two-tier mode. */
-export function leafLayout(codecs: readonly LayerCodecs[], exact?: LayerCodecs): LeafLayout {
+export interface LeafOptions {
+  /** The codec of f16 pages, for shadow and two-tier mode. */
+  exact?: LayerCodecs;
+  /** How many tokens each layer sees. Default: all see all. */
+  windows?: AttentionWindows;
+}
+
+export function leafLayout(codecs: readonly LayerCodecs[], { exact, windows }: LeafOptions = {}): LeafLayout {
   let offset = 0;
   const layers = codecs.map(({ keys, values }, part): KvLayer => {
     const keyOffset = offset;
     const valueOffset = keyOffset + align(keys.pageBytes);
     offset = valueOffset + align(values.pageBytes);
-    return { keys, values, part, keyOffset, valueOffset };
+    return { keys, values, part, keyOffset, valueOffset, window: windows?.[part] };
   });
-  return { layers, bytes: offset, ...(exact && { exact: leafLayout(codecs.map(() => exact)) }) };
+  return {
+    layers,
+    bytes: offset,
+    ...(exact && {
+      exact: leafLayout(
+        codecs.map(() => exact),
+        { windows },
+      ),
+    }),
+  };
 }
 
 /** Bytes of a page: its codes and, in shadow and two-tier mode, its f16 values. */

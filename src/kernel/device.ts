@@ -94,6 +94,15 @@ export interface KvLayer {
   readonly part: number;
   readonly keyOffset: number;
   readonly valueOffset: number;
+  /** The layer sees only the last `window` tokens. Default: all. */
+  readonly window?: number;
+}
+
+export interface AttendOptions {
+  /** Factor of the scores. */
+  scale: number;
+  /** Scores s become softcap * tanh(s / softcap). Default: they do not. */
+  softcap?: number;
 }
 
 export interface KvShape {
@@ -210,8 +219,11 @@ export interface Device {
 
   /** Writes rows of k and v to the tails (and sinks) of their sequences. */
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void;
-  /** Causal attention. Sealed pages are read from codes, the sinks and all later tokens from f16. */
-  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void;
+  /**
+   * Causal attention within the layer's window. Sealed pages are read from codes, the sinks and all later tokens from f16;
+   * pages before the windows of a run's rows are not read.
+   */
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void;
   /** Whether it unpacks such pages to floats, because it has no kernel for their codes in this shape. */
   unpacks?(layer: KvLayer): boolean;
   /** Encodes pages from the tails of their sequences into one layer of their leaves. */

@@ -1,6 +1,7 @@
 /**
  * The visibility rule: a query at position t reads position n from codes if n >= sinks and
- * n < floor((t - recent) / P) P, else from f16. Sequences, devices, the codec library and memory estimates all use
+ * n < floor((t - recent) / P) P, else from f16; it does not see n at all if the layer has a window and n <= t - window.
+ * Sequences, devices, the codec library and memory estimates all use
  * these functions.
  */
 
@@ -33,6 +34,10 @@ export const tailBlockTokens = (pageTokens: number): number => Math.min(16, page
 /** The same capacity in blocks. */
 export const tailBlocks = (sealing: SealingRule): number =>
   Math.ceil(tailCapacity(sealing) / tailBlockTokens(sealing.pageTokens));
+
+/** The first position that a query sees in a layer with this window; all layers without one see position 0. */
+export const firstVisible = (position: number, window = Number.POSITIVE_INFINITY): number =>
+  Math.max(0, position + 1 - window);
 
 /** The settings that decide which tokens of sealed pages are still read from f16. */
 export interface SinkRule {

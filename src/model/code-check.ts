@@ -5,7 +5,7 @@
  */
 import { type LeafLayout, leafBlock } from '../cache/leaf.ts';
 import type { Sequence, SequenceRun } from '../cache/sequence.ts';
-import type { Block, Device, KvBlocks, KvRun, KvView, Tensor } from '../kernel/device.ts';
+import type { AttendOptions, Block, Device, KvBlocks, KvRun, KvView, Tensor } from '../kernel/device.ts';
 import { sealPosition } from '../kernel/visibility.ts';
 import type { ModelConfig } from './model-config.ts';
 
@@ -73,7 +73,7 @@ export function startCheck(
   device: Device,
   { scratch, recent, chooseLayers, onOutputs }: CodeCheck,
   placed: readonly Placed[],
-  scale: number,
+  options: AttendOptions,
 ): PassCheck | undefined {
   const last = findLastRow(placed, recent, scratch.leaf);
   if (!last) return undefined;
@@ -91,7 +91,7 @@ export function startCheck(
       checked.push(layer);
       device.seal(layer, seals);
       device.copyRows(q, last.row, query, 0, 1);
-      device.attend(layer, query, output, runs, scale);
+      device.attend(layer, query, output, runs, options);
       device.copyRows(attention, last.row, outputs, row, 1);
       device.copyRows(output, 0, outputs, row + 1, 1);
     },

@@ -89,7 +89,7 @@ export function createStepRunner(device: Device, pool: Pool, plan: Plan, heads: 
           if (seals.length > 0) device.seal(layer, seals);
           if (runs.length === 0) continue;
           device.append(layer, k, v, runs);
-          if (attends) device.attend(layer, q, out, runs, scale);
+          if (attends) device.attend(layer, q, out, runs, { scale });
           if (yielder.isDue()) await yielder.yieldNow();
         }
         if (!attends || batch.rows === 0) continue;
@@ -112,7 +112,7 @@ export function createStepRunner(device: Device, pool: Pool, plan: Plan, heads: 
         // One run per query, each at the place of the last token: rows of one run would each see one token more.
         const run = { view, count: 1, position: length - 1, sealedPages: view.leaves.length };
         const runs = Array.from({ length: rows.length / q.cols }, (_, row) => ({ ...run, row }));
-        device.attend(layer, q, out, runs, scale);
+        device.attend(layer, q, out, runs, { scale });
         output.set(await device.readRows(out, 0, runs.length), done);
       }
       return output;

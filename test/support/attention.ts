@@ -10,6 +10,7 @@ import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
 import { norm } from '../../src/codec/parts/vector.ts';
 import type { Device, Tensor } from '../../src/kernel/device.ts';
+import { firstVisible } from '../../src/kernel/visibility.ts';
 
 /** Codecs outside the zoo that take code paths of their own on a device. */
 export const CODEC_VARIANTS = [
@@ -54,6 +55,11 @@ interface Options {
   sinkScale?: number;
   /** Drop the oldest pages beyond this many tokens. Chunks may not be longer than a page. */
   slideAt?: number;
+  /** The layer sees only this many tokens; pages before that are overwritten. */
+  window?: number;
+  /** A factor for the scores. */
+  scale?: number;
+  softcap?: number;
 }
 
 interface Inputs {
@@ -86,7 +92,16 @@ export async function runAttention(
   device: Device,
   { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, codec }: AttentionCase,
   chunks: readonly number[],
-  { lastRows = Number.POSITIVE_INFINITY, leaves, values, sinkScale = 1, slideAt }: Options = {},
+  {
+    lastRows = Number.POSITIVE_INFINITY,
+    leaves,
+    values,
+    sinkScale = 1,
+    slideAt,
+    window,
+    scale = 1,
+    softcap,
+  }: Options = {},
 ) {
   const total = chunks.reduce((a, b) => a + b, 0);
   const { mean, queries, ...random } = inputsOf(headDim, heads, kvHeads, total);
@@ -99,7 +114,7 @@ export async function runAttention(
   const sequence: Sequence = createSequence({
     device,
     shape: { headDim, kvHeads, pageTokens: made.shape.pageTokens, sinks: sink },
-    leaf: leafLayout([codec ?? made]),
+    leaf: leafLayout([codec ?? made], { windows: [window] }),
     recent,
     context: slideAt ?? 4096,
     overflow: slideAt === undefined ? 'error' : 'slide',
@@ -126,11 +141,15 @@ export async function runAttention(
         sealed.push(device.readBlock(leaf));
         if (leaves) device.writeBlock(leaf, leaves[page]);
       }
+      // Nobody may read what is before the windows of all rows.
+      for (const [i, leaf] of view.leaves.entries())
+        if ((view.firstLeaf + i + 1) * made.shape.pageTokens <= firstVisible(run.position, window))
+          device.writeBlock(leaf, new Uint8Array(leaf.bytes).fill(0xff));
       const row = done + run.row;
       device.append(0, k, v, [{ ...run, view, row }]);
       const left = Math.max(0, run.count - lastRows);
       const last = { count: run.count - left, position: run.position + left, row: row + left };
-      device.attend(0, q, out, [{ ...run, ...last, view }], 1 / Math.sqrt(headDim));
+      device.attend(0, q, out, [{ ...run, ...last, view }], { scale: scale / Math.sqrt(headDim), softcap });
       for (let i = 0; i < last.count; i++) attended.push(last.row + i);
     }
     sequence.commit(count);

@@ -25,7 +25,7 @@ const identity = {
 const layer = { keys: identity, values: identity } as unknown as LayerCodecs;
 export const LEAF = leafLayout([layer]);
 /** In two-tier mode. */
-export const TWO_TIER_LEAF = leafLayout([layer], layer);
+export const TWO_TIER_LEAF = leafLayout([layer], { exact: layer });
 /** The same, with a tensor for the errors of pages. */
 const tracked = { ...identity, squaredError: () => 0 };
 export const TRACKED_LEAF = leafLayout([{ keys: tracked, values: tracked } as unknown as LayerCodecs]);

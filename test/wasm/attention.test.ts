@@ -302,7 +302,7 @@ describe('scores of packed keys', () => {
     device.seal(0, [{ view, page: 0, leaf: view.leaves[0] }]);
     const next = { view, count: 1, position: pageTokens, sealedPages: 1 };
     device.append(0, k, v, [{ ...next, row: pageTokens }]);
-    device.attend(0, q, out, [{ ...next, row: 0 }], 1 / 8);
+    device.attend(0, q, out, [{ ...next, row: 0 }], { scale: 1 / 8 });
     return (await device.readRows(out, 0)).map(Math.log);
   }
 

@@ -156,7 +156,7 @@ describeGpu('attention', () => {
     const attend = async () => {
       const run = { view, row: 0, count: 1, position: (firstLeaf + 1) * pageTokens, sealedPages: firstLeaf + 1 };
       device.append(0, k, v, [run]);
-      device.attend(0, q, out, [run], 0.1);
+      device.attend(0, q, out, [run], { scale: 0.1 });
       // The pass continues: parameters of later operations are placed after those of attention.
       for (let i = 0; i < 4; i++) device.rmsNorm(q, 2, weight, 1e-5, normed);
       return device.readRows(out, 0);
@@ -234,7 +234,7 @@ describeGpu('out of memory', () => {
     await device.ensureMemory([sequence.view]);
     const runs = [{ ...run, row: 0, view: sequence.view }];
     device.append(0, k, k, runs);
-    device.attend(0, q, out, runs, 1);
+    device.attend(0, q, out, runs, { scale: 1 });
     return device.readRows(out, 0);
   };
   /** Initial number of blocks of a pool. */

@@ -15,7 +15,7 @@ export interface Segment {
   /** Position of the page's first token. */
   start: number;
   tokens: number;
-  /** First tokens to skip: sinks, which are read from f16. */
+  /** First tokens to skip: sinks, which are read from f16, and tokens before a window. */
   skip: number;
 }
 
@@ -24,7 +24,13 @@ export interface AttendOptions {
   kvHeads: number;
   /** Factor on every score. Default: 1 / sqrt(headDim). */
   scale?: number;
+  /** See kernel/device.ts. */
+  softcap?: number;
 }
+
+/** Squashes a score into (-softcap, softcap). */
+export const capped = (score: number, softcap?: number): number =>
+  softcap ? softcap * Math.tanh(score / softcap) : score;
 
 /** Query and output are [query head][dim]. Equal groups of query heads share a KV head (GQA). */
 export function attend(query: Float32Array, segments: readonly Segment[], options: AttendOptions): Float32Array {
@@ -44,7 +50,7 @@ export function attendHead(
   query: Float32Array,
   segments: readonly Segment[],
   head: number,
-  { headDim, scale = 1 / Math.sqrt(headDim) }: AttendOptions,
+  { headDim, scale = 1 / Math.sqrt(headDim), softcap }: AttendOptions,
 ): AttentionState {
   const total = emptyState(headDim);
   const queries = new Map<KeyReader, TransformedQuery>();
@@ -71,23 +77,21 @@ export function attendHead(
     keys.dotKeys(q, segment.keyPage, head, tokens, scores);
     if (current?.values !== values) flush();
     current ??= { values, state: emptyState(values.codedDim) };
-    mergeStates(current.state, softmax(scores, q.constant, scale, skip, segment, head));
+    for (let t = 0; t < tokens; t++) scores[t] = capped((scores[t] + q.constant) * scale, softcap);
+    mergeStates(current.state, softmax(scores, skip, segment, head));
   }
   flush();
   return total;
 }
 
-/** One page's state, in the value codec's domain. `scores` are its dot products. */
+/** One page's state, in the value codec's domain. */
 function softmax(
   scores: Float32Array,
-  constant: number,
-  scale: number,
   skip: number,
   { values, valuePage, tokens }: Segment,
   head: number,
 ): AttentionState {
   const state = emptyState(values.codedDim);
-  for (let t = 0; t < tokens; t++) scores[t] = (scores[t] + constant) * scale;
   for (let t = skip; t < tokens; t++) state.m = Math.max(state.m, scores[t]);
   const weights = scores.map((score, t) => (t < skip ? 0 : Math.exp(score - state.m)));
   for (const weight of weights) state.l += weight;

@@ -3,6 +3,7 @@
 import { type AttentionState, attentionOutput, emptyState, mergeStates } from '../attention-state.ts';
 import {
   type Activation,
+  type AttendOptions,
   type Block,
   CLAMP,
   CLAMPED_SLOPE,
@@ -17,10 +18,10 @@ import {
   type Tensor,
 } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
-import { firstCodedRow, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
+import { firstCodedRow, firstVisible, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
-import { attendHead, type Segment } from './attend.ts';
+import { attendHead, capped, type Segment } from './attend.ts';
 import { addExperts, projectExperts, route } from './experts.ts';
 import { floats, type JsBlock, type JsTensor, type JsWeights, matrix, raw } from './handles.ts';
 
@@ -79,8 +80,8 @@ export function createJsDevice(): Device {
     append(layer, k, v, runs) {
       for (const run of runs) append(layer, k, v, run);
     },
-    attend(layer, q, out, runs, scale) {
-      for (const run of runs) attend(layer, q, out, run, scale);
+    attend(layer, q, out, runs, options) {
+      for (const run of runs) attend(layer, q, out, run, options);
     },
     seal(layer, requests) {
       for (const request of requests) seal(layer, request);
@@ -185,16 +186,17 @@ function append(layer: number, k: Tensor, v: Tensor, { view, row, count, positio
   });
 }
 
-function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number): void {
+function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, options: AttendOptions): void {
   const { view } = run;
   const { headDim, kvHeads, pageTokens } = view.shape;
-  const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
+  const { keys, values, keyOffset, valueOffset, window } = view.shape.layers[layer];
   const heads = q.cols / headDim;
   const sealedTokens = run.sealedPages * pageTokens;
   const sinkCount = visibleSinks(run.sealedPages, view.shape);
   const [tail, sinks] = [tailVectors(view, layer), sinkVectors(view, layer)];
   const segments: Segment[] = [];
-  for (let page = view.firstLeaf; page < run.sealedPages; page++) {
+  const firstPage = Math.floor(firstVisible(run.position, window) / pageTokens);
+  for (let page = Math.max(view.firstLeaf, firstPage); page < run.sealedPages; page++) {
     const leaf = raw(view.leaves[page - view.firstLeaf]);
     const start = page * pageTokens;
     segments.push({
@@ -209,15 +211,17 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number
   }
   for (let r = 0; r < run.count; r++) {
     const position = run.position + r;
+    const first = firstVisible(position, window);
+    const visible = segments.map(segment => ({ ...segment, skip: Math.max(segment.skip, first - segment.start) }));
     for (let h = 0; h < heads; h++) {
       const offset = (run.row + r) * q.cols + h * headDim;
       const query = floats(q).subarray(offset, offset + headDim);
       const head = Math.floor((h * kvHeads) / heads);
       const total = emptyState(headDim);
       const addF16 = (vectors: F16Vectors, from: number, to: number) =>
-        mergeStates(total, attendF16(query, vectors, head, from, to, scale));
+        mergeStates(total, attendF16(query, vectors, head, Math.max(from, first), to, options));
       addF16(sinks, 0, sinkCount);
-      mergeStates(total, attendHead(query, segments, head, { headDim, kvHeads, scale }));
+      mergeStates(total, attendHead(query, visible, head, { headDim, kvHeads, ...options }));
       addF16(tail, sealedTokens, position + 1);
       floats(out).set(attentionOutput(total), offset);
     }
@@ -231,7 +235,7 @@ function attendF16(
   head: number,
   from: number,
   to: number,
-  scale: number,
+  { scale, softcap }: AttendOptions,
 ): AttentionState {
   const headDim = query.length;
   const state = emptyState(headDim);
@@ -240,7 +244,7 @@ function attendF16(
     const key = vectors(0, head, from + t);
     let dot = 0;
     for (let j = 0; j < headDim; j++) dot += query[j] * fromF16(key[j]);
-    scores[t] = dot * scale;
+    scores[t] = capped(dot * scale, softcap);
     state.m = Math.max(state.m, scores[t]);
   }
   for (let t = 0; t < scores.length; t++) {

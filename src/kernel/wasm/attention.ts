@@ -2,10 +2,10 @@
  * The cache's operations: append, attend, seal. Each works on the runs of many sequences at once: all of them are tasks
  * of the same few jobs, so the threads synchronize as often for many sequences as for one.
  */
-import type { Block, KvRun, KvView, SealRequest, Tensor } from '../device.ts';
+import type { AttendOptions, Block, KvRun, KvView, SealRequest, Tensor } from '../device.ts';
 import { floatBits } from '../float.ts';
 import { tracksError } from '../page-layout.ts';
-import { firstCodedRow, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
+import { firstCodedRow, firstVisible, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { type CodecModules, createCodecModules } from './codec-modules.ts';
 import { type AttentionShape, PAGES_PER_SPLIT } from './kernels/attend.ts';
 import type { CodecModule } from './kernels/codec-module.ts';
@@ -27,10 +27,22 @@ const STATES_DIVISOR = 32;
 const MIN_TASK_ROWS = 64;
 const MAX_RUN_TASKS = 4;
 
+/** Before all positions, also relative to the last page. */
+const NO_WINDOW = -(2 ** 30);
+
+/** Factor and softcap of the scores as the bits of f32. */
+type ScoreBits = Record<keyof AttendOptions, number>;
+
 /** Rows of a run that attend together, and what they need. */
 interface RunPart extends KvRun {
   module: CodecModule;
+  /** The page that the first split begins with, and the number of pages from there on. */
+  firstPage: number;
   pages: number;
+  /** The first of these pages, which are before the windows of all rows. */
+  unreadPages: number;
+  /** The first position in the window of the first row. */
+  windowStart: number;
   splits: number;
   multiRow: boolean;
   /** Blocks of the tail that the rows read. */
@@ -87,12 +99,13 @@ export class Attention {
     return addressOf(block) + 2 * shape.kvHeads * tokens * shape.headDim * (2 * layer + side);
   }
 
-  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void {
+    const bits = { scale: floatBits(options.scale), softcap: floatBits(options.softcap ?? 0) };
     const limit = this.memories.main.capacity / STATES_DIVISOR;
     let parts: RunPart[] = [];
     let bytes = 0;
     const attendParts = () => {
-      if (parts.length > 0) this.attendParts(layer, q, out, parts, floatBits(scale));
+      if (parts.length > 0) this.attendParts(layer, q, out, parts, bits);
       parts = [];
       bytes = 0;
     };
@@ -111,9 +124,12 @@ export class Attention {
   private splitRun(layer: number, run: KvRun, limit: number): RunPart[] {
     const { view, sealedPages } = run;
     const { layers, kvHeads, headDim, sinks, pageTokens } = view.shape;
-    const { keys, values } = layers[layer];
+    const { keys, values, window } = layers[layer];
     const module = this.codecModules.moduleOf(keys.layout, values.layout);
-    const pages = sealedPages - view.firstLeaf;
+    // Splits begin at the same pages for all rows, so that a row's sums do not depend on its run.
+    const skippedPages = Math.max(0, Math.floor(firstVisible(run.position, window) / pageTokens) - view.firstLeaf);
+    const firstPage = view.firstLeaf + PAGES_PER_SPLIT * Math.floor(skippedPages / PAGES_PER_SPLIT);
+    const pages = Math.max(0, sealedPages - firstPage);
     const splits = Math.ceil(pages / PAGES_PER_SPLIT);
     const rowStateBytes = kvHeads * splits * this.shape.group * stateBytes(values.layout.codedDim);
     const maxRows = Math.max(1, Math.min(run.count, Math.floor(limit / rowStateBytes)));
@@ -131,7 +147,10 @@ export class Attention {
         count,
         tailBlocks,
         module,
+        firstPage,
         pages,
+        unreadPages: skippedPages % PAGES_PER_SPLIT,
+        windowStart: window ? position + 1 - window : NO_WINDOW,
         splits,
         multiRow,
         queryBytes: pages > 0 ? kvHeads * module.queryBytes : 0,
@@ -143,16 +162,16 @@ export class Attention {
   }
 
   /** In three jobs: transform the queries, attend to the pages, combine their splits with the sinks and the tail. */
-  private attendParts(layer: number, q: Tensor, out: Tensor, parts: readonly RunPart[], scale: number): void {
+  private attendParts(layer: number, q: Tensor, out: Tensor, parts: readonly RunPart[], bits: ScoreBits): void {
     const total = { rows: 0, queries: 0, states: 0, floats: 0, tables: 0 };
-    for (const { view, sealedPages, count, queryBytes, stateBytes, floatBytes } of parts) {
+    for (const { view, firstPage, sealedPages, count, queryBytes, stateBytes, floatBytes } of parts) {
       total.rows += count;
       total.queries += count * queryBytes;
       total.states += count * stateBytes;
       total.floats += floatBytes;
       total.tables += view.leaves.length + view.tail.length;
       // Growing a table moves it: no address is used before all have grown.
-      this.ropeAddress(layer, view, view.firstLeaf, sealedPages);
+      this.ropeAddress(layer, view, firstPage, sealedPages);
     }
     let queries = this.memories.scratch('queries', total.queries);
     let states = this.memories.scratch('states', total.states);
@@ -171,9 +190,9 @@ export class Attention {
       const blockTokens = tailBlockTokens(pageTokens);
       const rows = addressOf(q) + 4 * row * q.cols;
       if (pages > 0) {
-        const args = { q: rows, qStride: 4 * q.cols, out: queries, rows: count, scale };
+        const args = { q: rows, qStride: 4 * q.cols, out: queries, rows: count, scale: bits.scale };
         jobs.prepare.push(task(module.transformQuery, Math.min(count, 4 * this.pool.threads), args));
-        this.pushPageTasks(jobs.attend, layer, part, queries, states, leafTableOf(view));
+        this.pushPageTasks(jobs.attend, layer, part, queries, states, leafTableOf(view), bits.softcap);
       }
       /** A block of f16 as the kernel expects them: f16, or f32 for many rows. */
       const unsealed = (block: Block, tokens: number, to: number) => {
@@ -204,10 +223,11 @@ export class Attention {
           tailTokens,
           tailStart: sealedPages * pageTokens,
           position,
+          windowStart: part.windowStart,
           out: addressOf(out) + 4 * row * out.cols,
           outStride: 4 * out.cols,
           rows: count,
-          scale,
+          ...bits,
         }),
       );
       queries += count * part.queryBytes;
@@ -228,8 +248,9 @@ export class Attention {
     queries: number,
     states: number,
     leafTable: number,
+    softcap: number,
   ): void {
-    const { view, count, sealedPages, module, pages, splits, multiRow } = part;
+    const { view, count, sealedPages, module, firstPage, pages, splits, multiRow } = part;
     const { layers, kvHeads, pageTokens } = view.shape;
     const { keyOffset, valueOffset } = layers[layer];
     const taskRows = Math.max(MIN_TASK_ROWS, 4 * Math.ceil(count / (4 * MAX_RUN_TASKS)));
@@ -238,13 +259,16 @@ export class Attention {
         task(multiRow ? module.attendPagesMultiRow : module.attendPages, splits * kvHeads, {
           queries: queries + done * part.queryBytes,
           states: states + done * part.stateBytes,
-          leaves: leafTable,
+          leaves: leafTable + 4 * (firstPage - view.firstLeaf),
           keyOffset,
           valueOffset,
           rows: Math.min(taskRows, count - done),
           pages,
-          skip: skippedTokens(view.firstLeaf * pageTokens, sealedPages, view.shape),
-          ropeTables: this.ropeAddress(layer, view, view.firstLeaf, sealedPages),
+          firstPage: part.unreadPages,
+          skip: skippedTokens(firstPage * pageTokens, sealedPages, view.shape),
+          windowStart: part.windowStart + done - firstPage * pageTokens,
+          softcap,
+          ropeTables: this.ropeAddress(layer, view, firstPage, sealedPages),
         }),
       );
     }

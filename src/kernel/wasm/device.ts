@@ -7,6 +7,7 @@ import { platform } from '../../platform/node.ts';
 import { ShapeError, UnsupportedError } from '../../util/errors.ts';
 import type {
   Activation,
+  AttendOptions,
   Block,
   Device,
   ExpertProjection,
@@ -251,8 +252,8 @@ class WasmDevice implements Device {
     this.attention.append(layer, k, v, runs);
   }
 
-  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
-    this.attention.attend(layer, q, out, runs, scale);
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void {
+    this.attention.attend(layer, q, out, runs, options);
   }
 
   seal(layer: number, requests: readonly SealRequest[]): void {

@@ -104,6 +104,7 @@ export const i32 = {
   fromF32: (x: F32) => expr('i32', x.code, [0xfc, 0x00]),
   select: (condition: I32, yes: I32, no: I32) => expr('i32', codeOf(yes), codeOf(no), codeOf(condition), [0x1b]),
   min: (a: I32, b: I32): Expr<'i32'> => i32.select(i32.ltS(a, b), a, b),
+  max: (a: I32, b: I32): Expr<'i32'> => i32.select(i32.gtS(a, b), a, b),
 };
 
 /**

@@ -55,7 +55,7 @@ export function codecKernels(layer: KvLayer, rows: number, options: DumpOptions)
     await device.ensureMemory([view]);
     device.seal(0, [{ view, page: 0, leaf }]);
     device.append(0, k, v, runs);
-    device.attend(0, q, out, runs, 1 / Math.sqrt(headDim));
+    device.attend(0, q, out, runs, { scale: 1 / Math.sqrt(headDim) });
   });
 }
 

@@ -5,7 +5,7 @@
 import { f32, f32x4, type I32, i32, index, v128 } from '../emit.ts';
 import { fieldOffsets } from '../fields.ts';
 import type { Kernel } from '../module.ts';
-import { type AttentionShape, maskFirst, pageLoop, type ThreadScratch } from './attend.ts';
+import { type AttentionShape, pageLoop, type ThreadScratch } from './attend.ts';
 import { packKeyBlocks, packValueBlocks, scoreTiles, sumTiles, TILE_QUERIES, TILE_SCRATCH } from './attention-tiles.ts';
 import type { DequantizedKeys, DequantizedValues } from './dequantized.ts';
 import { onlineSoftmax, stateBytes } from './online-softmax.ts';
@@ -58,7 +58,7 @@ export function attendPagesTiled(
     const [constants, stateTable, tileSums] = [offsets.constants, offsets.stateTable, offsets.tileSums].map(at);
     const tiledRows = k.i32(i32.and(rows, -TILE_ROWS));
     return page => {
-      const { rope, masked, stateOf, queryOf } = page;
+      const { rope, finishScores, stateOf, queryOf } = page;
       const state = k.i32();
       packKeyBlocks(k, pageTokens, keys.codedDim, i32.add(oneRow, keys.floatsOffset), keyBlocks);
       packValueBlocks(k, pageTokens, values.codedDim, i32.add(oneRow, values.floatsOffset), valueBlocks);
@@ -81,7 +81,7 @@ export function attendPagesTiled(
         k.for(0, count, 1, q => {
           const queryScores = k.i32(index(scores, 4 * pageTokens, q));
           if (keys.hasConstants) addConstant(k, pageTokens, queryScores, index(constants, 4, q));
-          maskFirst(k, queryScores, 1, pageTokens, masked);
+          finishScores(k.i32(i32.add(row, i32.divU(q, group))), queryScores, 1);
           const entry = k.i32(index(stateTable, 8, q));
           k.do(f32.store(entry, onlineSoftmax(k, queryScores, pageTokens, i32.load(entry), relaxed), 4));
         });
@@ -91,7 +91,7 @@ export function attendPagesTiled(
       k.for(tiledRows, rows, 1, row => {
         k.set(state, stateOf(row));
         keys.scorePage(k, page.keys, k.i32(queryOf(row)), oneRow, rope);
-        maskFirst(k, oneRow, group, pageTokens, masked);
+        finishScores(row, oneRow, group);
         values.accumulatePage(k, page.values, oneRow, state);
       });
     };

@@ -14,7 +14,7 @@ import { chunked } from '../task.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
 import { attendRows, contiguous, type RowSpans } from './float-rows.ts';
 import type { PageHead } from './head-context.ts';
-import { clearState, MASKED, mergeStates, STATE_HEADER, stateBytes } from './online-softmax.ts';
+import { capScores, clearState, MASKED, mergeStates, STATE_HEADER, stateBytes } from './online-softmax.ts';
 import type { PrefetchRange } from './prefetch.ts';
 import { addMean, applyTranspose, headMatrix } from './transform.ts';
 
@@ -98,8 +98,8 @@ export interface PageContext {
   /** Address of the next key page of the split, or of this one if it is the last. */
   nextKeyPage(): I32;
   rope: I32;
-  /** The first `masked` tokens of the page are sinks, which are read from f16. */
-  masked: I32;
+  /** Caps a row's scores, and masks the tokens that it does not read here: sinks, and tokens before its window. */
+  finishScores(row: I32, scores: I32, heads: number): void;
   rows: I32;
   /** Addresses of a row's state and of its transformed queries. */
   stateOf(row: I32): I32;
@@ -107,8 +107,9 @@ export interface PageContext {
 }
 
 /**
- * Computes states[row][head][split]. `leaves` is an array of addresses; the first `skip` tokens are masked; `ropeTables`
- * has one table per page. `setUp` emits code that runs once per call and returns the emitter of the code per page.
+ * Computes states[row][head][split]. `leaves` is an array of addresses; pages before `firstPage` are not read; the first
+ * `skip` tokens are masked, and those before `windowStart` + row, which may be negative; `ropeTables` has one table per
+ * page. `softcap` is the bits of an f32, or 0. `setUp` emits code that runs once per call and returns the emitter of the code per page.
  */
 export function pageLoop(
   name: string,
@@ -119,10 +120,11 @@ export function pageLoop(
   setUp: (k: Kernel, scratch: I32, rows: I32) => (page: PageContext) => void,
 ) {
   const { headDim, group, kvHeads, pageTokens } = shape;
-  const k = new Kernel(
-    chunked(name, 'queries', 'states', 'leaves', 'keyOffset', 'valueOffset', 'rows', 'pages', 'skip', 'ropeTables'),
-  );
-  const { queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, ropeTables } = k.params;
+  const addresses = ['queries', 'states', 'leaves', 'keyOffset', 'valueOffset', 'ropeTables'] as const;
+  const visibility = ['firstPage', 'skip', 'windowStart'] as const;
+  const k = new Kernel(chunked(name, ...addresses, 'rows', 'pages', ...visibility, 'softcap'));
+  const { queries, states, leaves, keyOffset, valueOffset, rows, pages, ropeTables } = k.params;
+  const { firstPage, skip, windowStart, softcap } = k.params;
   const { chunk, chunks, thread } = k.params;
   const stateStride = stateBytes(values.codedDim);
   const scratch = threadScratch(k, thread);
@@ -143,18 +145,24 @@ export function pageLoop(
     const first = k.i32(i32.mul(split, PAGES_PER_SPLIT));
     const end = k.i32(i32.add(first, PAGES_PER_SPLIT));
     k.set(end, i32.min(end, pages));
+    k.set(first, i32.max(first, firstPage));
     k.for(first, end, 1, page => {
       const leaf = k.i32(leafAddress(page));
       const [keyPage, valuePage] = [k.i32(i32.add(leaf, keyOffset)), k.i32(i32.add(leaf, valueOffset))];
       const rope = k.i32(index(ropeTables, pageRopeBytes(headDim), page));
-      const masked = k.i32(i32.sub(skip, i32.mul(page, pageTokens)));
+      const finishScores = (row: I32, scores: I32, heads: number) => {
+        capScores(k, scores, heads * pageTokens, softcap);
+        const firstRead = k.i32(i32.add(windowStart, row));
+        k.set(firstRead, i32.max(firstRead, skip));
+        maskFirst(k, scores, heads, pageTokens, i32.sub(firstRead, i32.mul(page, pageTokens)));
+      };
       const hasNext = i32.ltS(page, i32.sub(end, 1));
       const nextKeyPage = () => k.i32(i32.add(leafAddress(i32.add(page, hasNext)), keyOffset));
       const keyArgs = { page: keyPage, head, scratch };
       const valueArgs = { page: valuePage, head, scratch };
       keys.beginPage(k, keyArgs);
       values.beginPage(k, valueArgs);
-      attendPage({ keys: keyArgs, values: valueArgs, nextKeyPage, rope, masked, rows, stateOf, queryOf });
+      attendPage({ keys: keyArgs, values: valueArgs, nextKeyPage, rope, finishScores, rows, stateOf, queryOf });
     });
   });
   return k;
@@ -185,7 +193,7 @@ export function attendPages(
         const query = k.i32(page.queryOf(row));
         k.set(state, page.stateOf(row));
         keys.scorePage(k, page.keys, query, scores, page.rope, nextValues);
-        maskFirst(k, scores, shape.group, shape.pageTokens, page.masked);
+        page.finishScores(row, scores, shape.group);
         values.accumulatePage(k, page.values, scores, state, nextKeys);
       });
     };
@@ -193,7 +201,7 @@ export function attendPages(
 }
 
 /** Masks the first `skip` scores of every head. */
-export function maskFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
+function maskFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
   const count = k.i32(skip);
   k.set(count, i32.min(count, pageTokens));
   k.for(0, count, 1, t => {
@@ -206,7 +214,8 @@ export function maskFirst(k: Kernel, scores: I32, group: number, pageTokens: num
 /**
  * Merges the sinks, the states of the pages after the inverse transform, and the tail; then writes the output. `sinks` are
  * the layer's keys, `size` bytes per value; its values follow them. `tail` is a table of the addresses of the same in the
- * blocks of the tail. `scale` is the bits of an f32.
+ * blocks of the tail. Row r sees no token before `windowStart` + r, which may be negative. `scale` and `softcap` are the
+ * bits of an f32.
  */
 export function combineSplits(
   name: string,
@@ -220,9 +229,10 @@ export function combineSplits(
   const blockTokens = tailBlockTokens(pageTokens);
   const { codedDim } = values;
   const sources = ['states', 'pages', 'sinks', 'sinkTokens', 'sinkCount', 'tail', 'tailTokens', 'tailStart'] as const;
-  const k = new Kernel(chunked(name, 'q', 'qStride', ...sources, 'position', 'out', 'outStride', 'rows', 'scale'));
+  const outputs = ['out', 'outStride', 'rows', 'scale', 'softcap'] as const;
+  const k = new Kernel(chunked(name, 'q', 'qStride', ...sources, 'position', 'windowStart', ...outputs));
   const { states, pages, sinks, sinkTokens, sinkCount, tail, tailTokens, tailStart } = k.params;
-  const { q, qStride, position, out, outStride, rows, scale, chunk, chunks, thread } = k.params;
+  const { q, qStride, position, windowStart, out, outStride, rows, scale, softcap, chunk, chunks, thread } = k.params;
   const rowShape = { size, dims: headDim, heads: group, stride: pageTokens, relaxed: shape.relaxed };
   const stride = stateBytes(headDim);
   const codedStride = stateBytes(codedDim);
@@ -239,23 +249,33 @@ export function combineSplits(
     const row = k.i32(i32.divU(unit, kvHeads));
     scaleQueries(k, shape, index(q, qStride, row), head, factor, queries);
     for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
+    const firstVisible = k.i32(i32.add(windowStart, row));
 
     /** Keys or values of the head, in a block of `capacity` tokens. */
     const headOffset = (side: 0 | 1, capacity: I32) =>
       i32.mul(i32.mul(i32.add(head, side * kvHeads), capacity), headDim * size);
-    /** `count` tokens of a ring of `capacity`, from `first` on: at most pageTokens at a time, and none past its end. */
+    /**
+     * The visible tokens of a ring of `capacity`, from `first` to `end`: at most pageTokens at a time, and none past the end
+     * of the ring. Begins with a whole block.
+     */
     const attendUnsealed = (
       first: I32,
-      count: I32,
+      end: I32,
       capacity: I32,
       rowsAt: (side: 0 | 1, start: I32, count: I32) => RowSpans,
     ) => {
-      const [start, left] = [k.i32(first), k.i32(count)];
+      const visible = k.i32(i32.max(first, firstVisible));
+      const aligned = k.i32(i32.and(visible, -blockTokens));
+      const skip = k.i32(i32.sub(visible, aligned));
+      const start = k.i32();
+      const left = k.i32(i32.select(i32.ltS(visible, end), i32.sub(end, aligned), 0));
+      k.if(left, () => k.set(start, i32.remU(aligned, capacity)));
       k.while(i32.gtS(left, 0), () => {
         const n = k.i32(i32.min(left, pageTokens));
         k.set(n, i32.min(n, i32.sub(capacity, start)));
         const [keys, values] = [rowsAt(0, start, n), rowsAt(1, start, n)];
-        attendRows(k, rowShape, keys, values, n, queries, scores, state);
+        attendRows(k, rowShape, { keys, values, count: n, skip }, { query: queries, scores, state, softcap });
+        k.set(skip, i32.sub(skip, i32.min(skip, n)));
         k.set(start, i32.remU(i32.add(start, n), capacity));
         k.set(left, i32.sub(left, n));
       });
@@ -284,10 +304,9 @@ export function combineSplits(
       }
     });
 
-    const tokens = k.i32(i32.sub(i32.add(i32.add(position, row), 1), tailStart));
-    attendUnsealed(i32.remU(tailStart, tailTokens), tokens, tailTokens, (side, start, n) => {
+    const end = k.i32(i32.add(i32.add(position, row), 1));
+    attendUnsealed(tailStart, end, tailTokens, (side, start, n) => {
       const offset = k.i32(headOffset(side, blockTokens));
-      // Pages, and so `tailStart`, begin with a block.
       const firstBlock = k.i32(index(tail, 4, i32.divU(start, blockTokens)));
       return emit => {
         const [block, left] = [k.i32(firstBlock), k.i32(n)];

@@ -2,7 +2,7 @@
 import { f32, f32x4, type I32, i32, index, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { headPasses, horizontalSums, loadF16x4, multiplyAdd } from '../ops.ts';
-import { MASKED, onlineSoftmax, STATE_HEADER, stateBytes } from './online-softmax.ts';
+import { capScores, MASKED, onlineSoftmax, STATE_HEADER, stateBytes } from './online-softmax.ts';
 
 export interface FloatRows {
   /** Bytes per value: f16 or f32. */
@@ -104,10 +104,9 @@ function vectorsPerPass(dims: number, heads: number): number {
   return vectors;
 }
 
-/** Masks the scores from `count` up to the next multiple of 4. */
-function maskPadding(k: Kernel, { heads, stride }: FloatRows, scores: I32, count: I32): void {
-  const padded = k.i32(i32.and(i32.add(count, 3), -4));
-  k.for(count, padded, 1, t => {
+/** Masks the scores of all heads in a range of rows. */
+function maskRows(k: Kernel, { heads, stride }: FloatRows, scores: I32, from: I32, to: I32): void {
+  k.for(from, to, 1, t => {
     for (let head = 0; head < heads; head++) {
       k.do(f32.store(index(scores, 4, t), f32.const(MASKED), 4 * head * stride));
     }
@@ -133,20 +132,27 @@ export function softmaxAndSum(
   sumRows(k, rows, values, scores, state, corrections);
 }
 
-/** Attends `count` rows of keys and values; only the last span may have a number of rows that is not a multiple of 4. */
+export interface RowsToAttend {
+  /** Only the last span may have a number of rows that is not a multiple of 4. */
+  keys: RowSpans;
+  values: RowSpans;
+  count: I32;
+  /** The first rows, which are masked. */
+  skip: I32;
+}
+
+/** Attends rows of keys and values. `softcap` is the bits of an f32, or 0. */
 export function attendRows(
   k: Kernel,
   rows: FloatRows,
-  keys: RowSpans,
-  values: RowSpans,
-  count: I32,
-  query: I32,
-  scores: I32,
-  state: I32,
+  { keys, values, count, skip }: RowsToAttend,
+  { query, scores, state, softcap }: { query: I32; scores: I32; state: I32; softcap: I32 },
 ): void {
   const n = k.i32(count);
   const padded = k.i32(i32.and(i32.add(n, 3), -4));
   scoreRows(k, rows, keys, query, scores);
-  maskPadding(k, rows, scores, n);
+  for (let head = 0; head < rows.heads; head++) capScores(k, i32.add(scores, 4 * head * rows.stride), padded, softcap);
+  maskRows(k, rows, scores, 0, i32.min(skip, n));
+  maskRows(k, rows, scores, n, padded);
   softmaxAndSum(k, rows, values, scores, padded, state);
 }

@@ -29,6 +29,28 @@ export function exp2x4(k: Kernel, value: V128, relaxed = false): V128 {
 
 const exp2x1 = (k: Kernel, x: F32): F32 => f32x4.lane(exp2x4(k, f32x4.splat(x)), 0);
 
+/**
+ * Scores s become softcap * tanh(s / softcap); no change if `softcap`, the bits of an f32, is 0. `count` is a multiple of 4.
+ * Scores are to the base 2, hence the factor of the result.
+ */
+export function capScores(k: Kernel, scores: I32, count: I32, softcap: I32): void {
+  k.if(softcap, () => {
+    const from = k.i32(scores);
+    const cap = k.f32(f32.fromBits(softcap));
+    const slope = k.v128(f32x4.splat(f32.div(f32.const(-2), cap)));
+    const max = k.v128(f32x4.splat(f32.mul(cap, f32.const(Math.LOG2E))));
+    const one = f32x4.const(1);
+    k.for(0, i32.mul(count, 4), 16, i => {
+      const score = k.v128(v128.load(i32.add(from, i)));
+      const power = k.v128(exp2x4(k, f32x4.mul(f32x4.abs(score), slope)));
+      const size = f32x4.mul(max, f32x4.div(f32x4.sub(one, power), f32x4.add(one, power)));
+      // The polynomial is not exactly 1 at 0, so the size of a small score may be below 0: abs.
+      const sign = v128.and(score, i32x4.const(-0x80000000));
+      k.do(v128.store(i32.add(from, i), v128.or(f32x4.abs(size), sign)));
+    });
+  });
+}
+
 export function clearState(k: Kernel, state: I32, n: number): void {
   const at = k.i32(state);
   k.do(f32.store(at, f32.const(MASKED)), f32.store(at, f32.const(0), 4));

@@ -103,6 +103,8 @@ export interface AttendOptions {
   scale: number;
   /** Scores s become softcap * tanh(s / softcap). Default: they do not. */
   softcap?: number;
+  /** One logit per query head, which the softmax includes like the score of a token whose value is zero. Default: none. */
+  sinkLogits?: Tensor;
 }
 
 export interface KvShape {

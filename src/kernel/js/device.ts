@@ -223,6 +223,7 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, options: Atte
       addF16(sinks, 0, sinkCount);
       mergeStates(total, attendHead(query, visible, head, { headDim, kvHeads, ...options }));
       addF16(tail, sealedTokens, position + 1);
+      if (options.sinkLogits) mergeStates(total, { ...emptyState(headDim), m: floats(options.sinkLogits)[h], l: 1 });
       floats(out).set(attentionOutput(total), offset);
     }
   }

@@ -28,6 +28,13 @@ const PHI_LONG = {
   'phi3.rope.scaling.attn_factor': 1.19,
 };
 
+const GRANITE = {
+  'granite.embedding_scale': typed('f32', 12),
+  'granite.residual_scale': 0.22,
+  'granite.logit_scale': typed('f32', 8),
+  'granite.attention.scale': 0.015625,
+};
+
 const MODELS: Record<string, TinyOptions> = {
   llama: { architecture: 'llama', ropeFactors: true, bias: true },
   'llama, YaRN': {
@@ -62,6 +69,18 @@ const MODELS: Record<string, TinyOptions> = {
     },
   },
   olmoe: { architecture: 'olmoe', tied: false, kvHeads: 4, experts: [7, 3] },
+  'gpt-oss': {
+    architecture: 'gpt-oss',
+    headDim: 16,
+    tied: false,
+    expertType: 'MXFP4',
+    metadata: {
+      'gpt-oss.attention.sliding_window': 32,
+      'gpt-oss.rope.scaling.type': 'yarn',
+      'gpt-oss.rope.scaling.factor': typed('f32', 32),
+      'gpt-oss.rope.scaling.original_context_length': 64,
+    },
+  },
   qwen3vl: {
     architecture: 'qwen3vl',
     headDim: 32,
@@ -73,15 +92,63 @@ const MODELS: Record<string, TinyOptions> = {
   smollm3: { architecture: 'smollm3', layers: 5 },
   granite: {
     architecture: 'granite',
-    metadata: {
-      'granite.embedding_scale': typed('f32', 12),
-      'granite.residual_scale': 0.22,
-      'granite.logit_scale': typed('f32', 8),
-      'granite.attention.scale': 0.015625,
-    },
+    metadata: GRANITE,
   },
   olmo2: { architecture: 'olmo2', tied: false },
   exaone4: { architecture: 'exaone4' },
+  // llama.cpp knows EXAONE's 32B by its layers.
+  'exaone4, windows': {
+    architecture: 'exaone4',
+    layers: 64,
+    width: 32,
+    ffn: 32,
+    metadata: { 'exaone4.attention.sliding_window': 40 },
+  },
+  'olmo2, windows (OLMo 3)': {
+    architecture: 'olmo2',
+    tied: false,
+    layers: 5,
+    metadata: {
+      'olmo2.attention.sliding_window': 40,
+      'olmo2.rope.scaling.type': 'yarn',
+      'olmo2.rope.scaling.factor': typed('f32', 8),
+      'olmo2.rope.scaling.original_context_length': 64,
+    },
+  },
+  'llama with a window, which is ignored': {
+    architecture: 'llama',
+    metadata: { 'llama.attention.sliding_window': 40 },
+  },
+  'granite without RoPE': {
+    architecture: 'granite',
+    metadata: {
+      ...GRANITE,
+      'granite.rope.scaling.finetuned': false,
+    },
+  },
+  gemma2: {
+    architecture: 'gemma2',
+    layers: 4,
+    headDim: 32,
+    metadata: {
+      'gemma2.attention.sliding_window': 40,
+      'gemma2.attn_logit_softcapping': typed('f32', 2),
+      'gemma2.final_logit_softcapping': typed('f32', 5),
+    },
+  },
+  'gemma2, 27B': { architecture: 'gemma2', layers: 46, width: 32, ffn: 32, headDim: 16 },
+  gemma3: {
+    architecture: 'gemma3',
+    layers: 7,
+    headDim: 32,
+    kvHeads: 1,
+    metadata: {
+      'gemma3.attention.sliding_window': 16,
+      'gemma3.rope.freq_base': typed('f32', 1e6),
+      'gemma3.rope.scaling.type': 'linear',
+      'gemma3.rope.scaling.factor': typed('f32', 8),
+    },
+  },
   glm4: { architecture: 'glm4', bias: true, metadata: { 'glm4.rope.dimension_count': 8 } },
 };
 
@@ -126,7 +193,7 @@ function divergence(expected: readonly number[][], logits: readonly Float32Array
 }
 
 /** On the GPU: those that take operations of their own. The others run the same kernels as llama. */
-const ON_GPU = ['granite', 'olmo2', 'qwen3moe', 'olmoe'];
+const ON_GPU = ['granite', 'olmo2', 'gemma2', 'gemma3', 'qwen3moe', 'olmoe', 'gpt-oss'];
 const hasGpu = typeof (await findAdapter()) !== 'string';
 
 describe('like llama.cpp', () => {

@@ -17,7 +17,7 @@ import { type ChatTokenizer, createTokenizer } from '../model/tokenizer.ts';
 import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weights.ts';
 import type { Plan, PlanShape } from '../plan/plan.ts';
 import { platform } from '../platform/node.ts';
-import { InputError } from '../util/errors.ts';
+import { assert, InputError } from '../util/errors.ts';
 import { type BatchSize, createBatchSize, maxBatchRows } from './batch-size.ts';
 import { type BudgetRequest, checkBudget } from './budget.ts';
 import { modelFingerprint } from './model-fingerprint.ts';
@@ -122,6 +122,8 @@ export const planShape = ({ config, rope }: Pick<ModelFile, 'config' | 'rope'>, 
   headDim: config.headDim,
   pageTokens,
   ropeFrequencies: rope.frequencies,
+  attentionWindows: config.attentionWindows,
+  localRopeFrequencies: rope.local?.frequencies,
 });
 
 /** The cache that must fit in memory next to the weights. */
@@ -185,7 +187,11 @@ function createEngine(parts: Parts): Engine {
   const queue = createQueue();
   const checkOpen = () => throwIfDisposed(disposal !== undefined);
   const cacheShape = ({ pageTokens, window, leaf }: Plan) => {
-    const { headDim, kvHeads } = config;
+    const { headDim, kvHeads, attentionWindows } = config;
+    assert(
+      leaf.layers.every((layer, i) => layer.window === attentionWindows[i]),
+      'a plan has the windows of the model',
+    );
     return { device, leaf, shape: { headDim, kvHeads, pageTokens, sinks: window.sink }, recent: window.recent };
   };
   const engine: Engine = {

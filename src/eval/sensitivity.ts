@@ -9,10 +9,10 @@
 import type { Side } from '../codec/codec.ts';
 import { checkShape, createCodec, type KvLearned } from '../codec/kv.ts';
 import { F16, formatSpec, type KvSpec, windowOf } from '../codec/spec.ts';
-import type { Engine } from '../engine/engine.ts';
+import { type Engine, planShape } from '../engine/engine.ts';
 import { logSoftmax } from '../engine/log-probs.ts';
 import { type Chunk, type LayerActivations, restoreKeysAndValues } from '../model/forward.ts';
-import { createPlan, createPlanFromCodecs } from '../plan/plan.ts';
+import { createPlan, createPlanFromCodecs, shapeOfLayer } from '../plan/plan.ts';
 import { createScore, teacherForce, teacherForceSequence } from './divergence.ts';
 
 export interface Probe {
@@ -43,9 +43,9 @@ export async function createProber(
   row: readonly number[],
   options: ProberOptions = {},
 ): Promise<SensitivityProber | undefined> {
-  const { config, rope, device, scratch } = engine;
+  const { config, device, scratch } = engine;
   const { layers, width } = config;
-  const shape = { ...config, pageTokens: options.pageTokens, ropeFrequencies: rope.frequencies };
+  const shape = planShape(engine, options.pageTokens);
   const from = row.length - (options.scored ?? Math.ceil(row.length / 2));
   const start = Math.min(from, checkShape(shape).pageTokens);
   const reference: Float32Array[] = [];
@@ -79,13 +79,16 @@ export async function createProber(
   return async ({ spec, layer, layers: count = 1, side, learned }, signal) => {
     const sideSpec = { ...F16, window: spec.window, [side]: spec[side] };
     const codecs = Array.from({ length: layers }, (_, i) =>
-      i >= layer && i < layer + count ? createCodec(sideSpec, shape, learned?.[i]) : exact,
+      i >= layer && i < layer + count ? createCodec(sideSpec, shapeOfLayer(shape, i), learned?.[i]) : exact,
     );
     const score = createScore(row);
     const onLogits = (position: number, logits: Float32Array) => {
       score.add(position, logSoftmax(logits), reference[position]);
     };
-    const sequence = engine.openSequence(createPlanFromCodecs(formatSpec(spec), windowOf(spec), codecs), row.length);
+    const sequence = engine.openSequence(
+      createPlanFromCodecs(formatSpec(spec), windowOf(spec), codecs, config),
+      row.length,
+    );
     try {
       await restoreKeysAndValues(device, scratch, sequence, layer, k, v);
       const rows = (length: number, count: number) =>

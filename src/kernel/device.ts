@@ -219,6 +219,9 @@ export interface Device {
   /** gate = activation(gate) * up. The content of `up` is undefined afterwards. */
   gate(gate: Tensor, up: Tensor, rows: number, activation: Activation): void;
 
+  /** x = softcap * tanh(x / softcap). */
+  softcap(x: Tensor, rows: number, softcap: number): void;
+
   /** Writes rows of k and v to the tails (and sinks) of their sequences. */
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void;
   /**

@@ -9,12 +9,16 @@ export interface Traits {
   models: string;
   /** Which dims of a head RoPE rotates together in the file: 2i with 2i + 1, or i with i + dims / 2. */
   pairing: 'adjacent' | 'halves';
-  /** Biases of Q, K and V. Default: never. */
-  bias?: 'always' | 'optional';
+  /** Biases of Q, K and V; `everywhere`: of all matrices in the layers. Default: never. */
+  bias?: 'always' | 'optional' | 'everywhere';
+  /** The softmax of attention includes a logit per head (`attn_sinks`). */
+  sinkLogits?: boolean;
   /** RMS norms of queries and keys before RoPE: of each head, or of all heads together. Default: none. */
   qkNorm?: 'head' | 'row';
   /** Where the norms of attention and feed-forward are: at their inputs, their outputs, or both. Default: inputs. */
   norms?: 'inputs' | 'outputs' | 'both';
+  /** The tensor with the norm of the feed-forward network's input. Default: ffn_norm. */
+  ffnNorm?: 'post_attention_norm';
   /** Of the feed-forward network. Default: silu. */
   activation?: Activation;
   /** ffn_up.weight holds gate and up, one after the other. */
@@ -24,16 +28,33 @@ export interface Traits {
    * over the chosen experts (normalized to 1), or over all.
    */
   experts?: { in: 'some' | 'all'; softmaxOver: 'chosen' | 'all' };
-  /** Every n-th layer has no RoPE. */
+  /** Every n-th layer has no RoPE; or, in files with a window, the layers that see all tokens have none. */
   ropelessEvery?: number;
+  ropelessFull?: boolean;
+  /** `rope.scaling.finetuned` = false means no RoPE at all. */
+  ropeSwitch?: boolean;
   /** The file may divide each RoPE frequency by a factor (`rope_freqs.weight`). */
   ropeFactors?: boolean;
   /** LongRoPE: factors for contexts up to the original length, and for longer ones. */
   longRope?: boolean;
   /** The metadata may scale embeddings, what layers add to the residual stream, and logits. */
   scales?: boolean;
+  /** Embeddings are multiplied by the square root of the width. */
+  scaledEmbedding?: boolean;
+  /** In models with this many layers, scores are divided by the square root of width / heads, not of the head dim. */
+  scoresByWidthAt?: number;
+  /** Attention scores and logits are capped; these are the defaults, and 0 means that they are not. */
+  softcaps?: { attention: number; logits: number };
+  /** Every n-th layer sees all tokens, and the others the last ones, if the metadata has a sliding window. */
+  fullEvery?: number;
+  /** The window, if the metadata has none. */
+  defaultWindow?: number;
+  /** Layers with a window have an unscaled RoPE with this base, or the same as the others, if the file has none for them. */
+  localRopeBase?: number | 'same';
   /** A sliding window in the metadata is ignored, as llama.cpp does: converters write it for models without one. */
   ignoresWindow?: boolean;
+  /** The file may also have an image encoder, which is not loaded. */
+  imageEncoder?: boolean;
 }
 
 export const architectures = {
@@ -42,9 +63,10 @@ export const architectures = {
     pairing: 'adjacent',
     bias: 'optional',
     ropeFactors: true,
+    ignoresWindow: true,
     experts: { in: 'some', softmaxOver: 'chosen' },
   },
-  mistral3: { models: 'Mistral Small 3, Ministral 3', pairing: 'adjacent', ropeFactors: true },
+  mistral3: { models: 'Mistral Small 3, Ministral 3', pairing: 'adjacent', ropeFactors: true, ignoresWindow: true },
   qwen2: { models: 'Qwen 2 and 2.5', pairing: 'halves', bias: 'always' },
   qwen3: { models: 'Qwen 3', pairing: 'halves', qkNorm: 'head' },
   qwen3moe: {
@@ -57,19 +79,76 @@ export const architectures = {
   qwen3vl: { models: 'Qwen 3 VL without images', pairing: 'halves', qkNorm: 'head' },
   phi3: { models: 'Phi-3, 3.5 and 4', pairing: 'halves', fusedGateUp: true, longRope: true, ignoresWindow: true },
   smollm3: { models: 'SmolLM3', pairing: 'adjacent', ropelessEvery: 4 },
-  granite: { models: 'Granite 3', pairing: 'adjacent', bias: 'optional', ropeFactors: true, scales: true },
   granitemoe: {
     models: 'Granite 3 1B-A400M and 3B-A800M',
     pairing: 'adjacent',
     bias: 'optional',
     ropeFactors: true,
     scales: true,
+    ropeSwitch: true,
     experts: { in: 'all', softmaxOver: 'chosen' },
   },
-  olmo2: { models: 'OLMo 2', pairing: 'halves', qkNorm: 'row', norms: 'outputs' },
+  granite: {
+    models: 'Granite 3',
+    pairing: 'adjacent',
+    bias: 'optional',
+    ropeFactors: true,
+    scales: true,
+    ropeSwitch: true,
+  },
+  olmo2: {
+    models: 'OLMo 2 and 3',
+    pairing: 'halves',
+    qkNorm: 'row',
+    norms: 'outputs',
+    fullEvery: 4,
+    localRopeBase: 'same',
+  },
   olmoe: { models: 'OLMoE', pairing: 'halves', qkNorm: 'row', experts: { in: 'all', softmaxOver: 'all' } },
-  exaone4: { models: 'EXAONE 4 1.2B', pairing: 'halves', qkNorm: 'head', norms: 'outputs', ropeFactors: true },
+  exaone4: {
+    models: 'EXAONE 4',
+    pairing: 'halves',
+    qkNorm: 'head',
+    norms: 'outputs',
+    ropeFactors: true,
+    fullEvery: 4,
+    ropelessFull: true,
+  },
   glm4: { models: 'GLM-4', pairing: 'adjacent', bias: 'optional', norms: 'both', fusedGateUp: true },
+  gemma2: {
+    models: 'Gemma 2',
+    pairing: 'halves',
+    norms: 'both',
+    activation: 'gelu',
+    scaledEmbedding: true,
+    scoresByWidthAt: 46,
+    softcaps: { attention: 50, logits: 30 },
+    fullEvery: 2,
+    defaultWindow: 4096,
+  },
+  gemma3: {
+    models: 'Gemma 3',
+    pairing: 'halves',
+    qkNorm: 'head',
+    norms: 'both',
+    activation: 'gelu',
+    scaledEmbedding: true,
+    scoresByWidthAt: 62,
+    softcaps: { attention: 0, logits: 0 },
+    fullEvery: 6,
+    localRopeBase: 10000,
+    imageEncoder: true,
+  },
+  'gpt-oss': {
+    models: 'gpt-oss 20B and 120B',
+    pairing: 'halves',
+    bias: 'everywhere',
+    sinkLogits: true,
+    ffnNorm: 'post_attention_norm',
+    activation: 'clamped',
+    experts: { in: 'all', softmaxOver: 'chosen' },
+    fullEvery: 2,
+  },
 } satisfies Record<string, Traits>;
 
 export type Architecture = keyof typeof architectures;

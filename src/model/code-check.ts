@@ -73,7 +73,7 @@ export function startCheck(
   device: Device,
   { scratch, recent, chooseLayers, onOutputs }: CodeCheck,
   placed: readonly Placed[],
-  options: AttendOptions,
+  optionsOf: (layer: number) => AttendOptions,
 ): PassCheck | undefined {
   const last = findLastRow(placed, recent, scratch.leaf);
   if (!last) return undefined;
@@ -91,7 +91,7 @@ export function startCheck(
       checked.push(layer);
       device.seal(layer, seals);
       device.copyRows(q, last.row, query, 0, 1);
-      device.attend(layer, query, output, runs, options);
+      device.attend(layer, query, output, runs, optionsOf(layer));
       device.copyRows(attention, last.row, outputs, row, 1);
       device.copyRows(output, 0, outputs, row + 1, 1);
     },

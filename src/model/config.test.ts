@@ -27,6 +27,8 @@ describe('reading a config', () => {
       context: 512,
       normEps: Math.fround(1e-5),
       attentionScale: 0.25,
+      attentionSoftcap: 0,
+      logitSoftcap: 0,
       embeddingScale: 1,
       logitScale: 1,
       rope: {
@@ -36,7 +38,8 @@ describe('reading a config', () => {
         scaling: { type: 'none' },
         attnFactor: 1,
       },
-      ropelessEvery: 0,
+      layerRopes: ['global', 'global'],
+      attentionWindows: [undefined, undefined],
       qkvBias: false,
       norms: 'inputs',
       activation: 'silu',

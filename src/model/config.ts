@@ -6,9 +6,16 @@ import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { type Architecture, architectures, supportedArchitectures, type Traits } from './architectures.ts';
 import { type Gguf, readTensorAsFloat32, requireTensor } from './gguf.ts';
 import { quote } from './gguf-header.ts';
+import { readLayerRopes, readLocalRope, readWindows } from './layer-kinds.ts';
 import { createMetadataReader, type MetadataReader } from './metadata-reader.ts';
 import type { ExpertsConfig, ModelConfig } from './model-config.ts';
-import { checkFrequencyFactors, type RopeFrequencies, type RopeScaling, ropeFrequencies } from './rope.ts';
+import {
+  checkFrequencyFactors,
+  type RopeConfig,
+  type RopeFrequencies,
+  type RopeScaling,
+  ropeFrequencies,
+} from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
 
 /** Reads a model's config and checks that its metadata and tensors agree. */
@@ -27,7 +34,16 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
   const experts = readExperts(meta, traits);
   const ffn = readInnerWidth(meta, layers, experts);
   const context = readContext(meta);
-  const scales = readScales(meta, traits);
+  const scales = readScales(meta, traits, width);
+  const rope: RopeConfig = {
+    base: meta.float('rope.freq_base', { min: 1.001, max: 1e15, fallback: 10000 }),
+    dims: readRopeDims(meta, headDim),
+    pairing: traits.pairing,
+    scaling: readRopeScaling(meta, traits, context),
+    attnFactor: readAttnFactor(meta),
+    factors: findRopeFactors(meta, traits, context, gguf.tensors),
+  };
+  const attentionWindows = readWindows(meta, traits, layers);
 
   const config: ModelConfig = {
     architecture,
@@ -43,21 +59,23 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
     context,
     normEps: meta.float('attention.layer_norm_rms_epsilon', { min: 0, max: 1 }) / scales.residual ** 2,
     // Some files write zero for the default.
-    attentionScale: meta.float('attention.scale', { min: 0, max: 1e3, fallback: 0 }) || 1 / Math.sqrt(headDim),
+    attentionScale:
+      meta.float('attention.scale', { min: 0, max: 1e3, fallback: 0 }) ||
+      1 / Math.sqrt(layers === traits.scoresByWidthAt ? width / heads : headDim),
+    attentionSoftcap: readSoftcap(meta, 'attn_logit_softcapping', traits.softcaps?.attention),
+    logitSoftcap: readSoftcap(meta, 'final_logit_softcapping', traits.softcaps?.logits),
     embeddingScale: scales.embedding / scales.residual,
     logitScale: scales.logits,
-    rope: {
-      base: meta.float('rope.freq_base', { min: 1.001, max: 1e15, fallback: 10000 }),
-      dims: readRopeDims(meta, headDim),
-      pairing: traits.pairing,
-      scaling: readRopeScaling(meta, traits, context),
-      attnFactor: readAttnFactor(meta),
-      factors: findRopeFactors(meta, traits, context, gguf.tensors),
-    },
-    ropelessEvery: traits.ropelessEvery ?? 0,
-    qkvBias: traits.bias === 'always' || (traits.bias === 'optional' && hasBias(gguf.tensors)),
+    rope,
+    localRope: readLocalRope(meta, traits, rope),
+    layerRopes: readLayerRopes(meta, traits, attentionWindows),
+    attentionWindows,
+    qkvBias: traits.bias === 'optional' ? hasBias(gguf.tensors) : traits.bias !== undefined,
+    otherBiases: traits.bias === 'everywhere',
+    sinkLogits: traits.sinkLogits ?? false,
     qkNorm: traits.qkNorm,
     norms: traits.norms ?? 'inputs',
+    ffnNorm: traits.ffnNorm ?? 'ffn_norm',
     activation: traits.activation ?? 'silu',
     fusedQkv: gguf.tensors.has('blk.0.attn_qkv.weight'),
     fusedGateUp: traits.fusedGateUp ?? false,
@@ -68,10 +86,11 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
 }
 
 /** The model's RoPE frequencies, with the file's frequency factors, if any. */
-export async function readRopeFrequencies(gguf: Gguf, { rope }: ModelConfig): Promise<RopeFrequencies> {
-  if (!rope.factors) return ropeFrequencies(rope);
+export async function readRopeFrequencies(gguf: Gguf, { rope, localRope }: ModelConfig): Promise<RopeFrequencies> {
+  const local = localRope && ropeFrequencies(localRope);
+  if (!rope.factors) return { ...ropeFrequencies(rope), local };
   const factors = await readTensorAsFloat32(gguf, requireTensor(gguf, rope.factors));
-  return ropeFrequencies(rope, checkFrequencyFactors(factors, rope.factors));
+  return { ...ropeFrequencies(rope, checkFrequencyFactors(factors, rope.factors)), local };
 }
 
 function readArchitecture({ metadata }: Pick<Gguf, 'metadata'>): Architecture {
@@ -153,12 +172,19 @@ const readOriginalContext = (meta: MetadataReader, context: number): number =>
  * Factors of embeddings, of what layers add to the residual stream, and of logits. Only the first and the last are needed
  * in a pass: the stream divided by the second has the same norms, if their epsilon is divided by its square.
  */
-function readScales(meta: MetadataReader, { scales }: Traits): { embedding: number; residual: number; logits: number } {
-  if (!scales) return { embedding: 1, residual: 1, logits: 1 };
+function readScales(
+  meta: MetadataReader,
+  { scales, scaledEmbedding }: Traits,
+  width: number,
+): { embedding: number; residual: number; logits: number } {
+  if (!scales) return { embedding: scaledEmbedding ? Math.sqrt(width) : 1, residual: 1, logits: 1 };
   // Some files write zero for the default.
   const scale = (key: string) => meta.float(key, { min: 0, max: 1e6, fallback: 0 }) || 1;
   return { embedding: scale('embedding_scale'), residual: scale('residual_scale'), logits: 1 / scale('logit_scale') };
 }
+
+const readSoftcap = (meta: MetadataReader, key: string, fallback: number | undefined): number =>
+  fallback === undefined ? 0 : meta.float(key, { min: 0, max: 1e6, fallback });
 
 /** The tensor with a divisor per RoPE frequency. */
 function findRopeFactors(
@@ -201,8 +227,9 @@ function readAttnFactor(meta: MetadataReader): number {
 }
 
 /** Rejects features that some models of these architectures have, which would otherwise be ignored silently. */
-function rejectUnsupported(meta: MetadataReader, { ignoresWindow }: Traits): void {
+function rejectUnsupported(meta: MetadataReader, { ignoresWindow, fullEvery }: Traits): void {
   if (meta.value('attention.causal') === false) meta.unsupported('non-causal attention');
   if (meta.value('nextn_predict_layers')) meta.unsupported('layers that predict further tokens');
-  if (meta.value('attention.sliding_window') && !ignoresWindow) meta.unsupported('sliding window attention');
+  if (meta.value('attention.sliding_window') && !ignoresWindow && !fullEvery)
+    meta.unsupported('sliding window attention');
 }

@@ -54,6 +54,8 @@ export interface Scratch extends FeedForwardScratch {
   v: Tensor;
   attention: Tensor;
   ropeAngles: Tensor;
+  /** Of layers with a window, if theirs are others. */
+  localRopeAngles?: Tensor;
   /** The rows that need logits, gathered. */
   outputRows: Tensor;
   logits: Tensor;
@@ -80,7 +82,7 @@ interface LayerProjections extends FeedForwardProjections {
 const MAX_LOGIT_ROWS = 64;
 
 export function createScratch(device: Device, config: ModelConfig, rows: number): Scratch {
-  const { width, heads, kvHeads, headDim, vocab, rope } = config;
+  const { width, heads, kvHeads, headDim, vocab, rope, localRope } = config;
   const logitRows = Math.min(rows, MAX_LOGIT_ROWS);
   return {
     rows,
@@ -92,6 +94,7 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
     attention: device.createTensor(rows, heads * headDim),
     ...createFeedForwardScratch(device, config, rows),
     ropeAngles: device.createTensor(rows, rope.dims),
+    ...(localRope && { localRopeAngles: device.createTensor(rows, localRope.dims) }),
     outputRows: device.createTensor(logitRows, width),
     logits: device.createTensor(logitRows, vocab),
     projections: new WeakMap(),
@@ -110,7 +113,7 @@ function projectionsOf(scratch: Scratch, weights: ModelWeights): LayerProjection
         { weights: w.k, out: k, bias: w.kBias },
         { weights: w.v, out: v, bias: w.vBias },
       ],
-      attentionOutput: [{ weights: w.attentionOutput, ...output(w.attentionOutputNorm) }],
+      attentionOutput: [{ weights: w.attentionOutput, bias: w.attentionOutputBias, ...output(w.attentionOutputNorm) }],
       ...feedForwardProjections(scratch, w, output(w.ffnOutputNorm)),
     }));
   scratch.projections.set(weights, projections);
@@ -169,10 +172,15 @@ export async function forward(
   chunks: readonly Chunk[],
   { onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {
-  const { headDim, normEps, attentionScale, embeddingScale, ropelessEvery } = config;
-  const { x, normed, q, k, v, attention, ropeAngles } = scratch;
+  const { headDim, normEps, embeddingScale, layerRopes, logitSoftcap } = config;
+  const attendOptions = (layer: number) => ({
+    scale: config.attentionScale,
+    softcap: config.attentionSoftcap,
+    sinkLogits: weights.layers[layer].sinkLogits,
+  });
+  const { x, normed, q, k, v, attention } = scratch;
   const { placed, rows, prefillRows } = assignRows(chunks);
-  const check = codeCheck && startCheck(device, codeCheck, placed, attentionScale);
+  const check = codeCheck && startCheck(device, codeCheck, placed, attendOptions);
   const views: KvBlocks[] = chunks.flatMap(({ sequence: { view, exactView } }) =>
     exactView ? [view, exactView] : [view],
   );
@@ -181,7 +189,10 @@ export async function forward(
   if (memoryReady) await memoryReady;
   if (resume) for (const { chunk, row } of placed) device.writeRows(x, row, resume.rows(chunk));
   else device.embed(weights.embedding, tokenIdsByRow(placed, rows), x, embeddingScale);
-  for (const { chunk, row } of placed) writeRopeAngles(device, rope, ropeAngles, row, chunk);
+  for (const { chunk, row } of placed) {
+    writeRopeAngles(device, rope, scratch.ropeAngles, row, chunk);
+    if (rope.local && scratch.localRopeAngles) writeRopeAngles(device, rope.local, scratch.localRopeAngles, row, chunk);
+  }
   const rounds = groupRunsByRound(placed);
   const yielder = createYielder();
   const projections = projectionsOf(scratch, weights);
@@ -197,9 +208,12 @@ export async function forward(
       device.rmsNorm(q, rows, w.qNorm, normEps, q);
       device.rmsNorm(k, rows, w.kNorm, normEps, k);
     }
-    if (!ropelessEvery || (layer + 1) % ropelessEvery !== 0) {
-      device.rope(q, rows, headDim, ropeAngles);
-      device.rope(k, rows, headDim, ropeAngles);
+    const angles = { global: scratch.ropeAngles, local: scratch.localRopeAngles, none: undefined }[
+      layerRopes[layer] ?? 'none'
+    ];
+    if (angles) {
+      device.rope(q, rows, headDim, angles);
+      device.rope(k, rows, headDim, angles);
     }
     if (yielder.isDue()) await yielder.yieldNow();
     if (observe) {
@@ -209,7 +223,7 @@ export async function forward(
     for (const [round, { runs, seals }] of rounds.entries()) {
       if (seals.length > 0) device.seal(layer, seals);
       device.append(layer, k, v, runs);
-      device.attend(layer, q, attention, runs, attentionScale);
+      device.attend(layer, q, attention, runs, attendOptions(layer));
       check?.check(layer, round, q, attention);
       if (yielder.isDue()) await yielder.yieldNow();
     }
@@ -240,6 +254,7 @@ export async function forward(
       device.copyRows(normed, rows[i].placed.row + rows[i].row, scratch.outputRows, i, 1);
     const source = inPlace ? normed : scratch.outputRows;
     device.project(source, rows.length, [{ weights: weights.outputHead, out: scratch.logits }]);
+    if (logitSoftcap) device.softcap(scratch.logits, rows.length, logitSoftcap);
     const requests = rows.flatMap(({ placed: { chunk } }, i): SamplingRequest[] =>
       chunk.logits === 'last' && chunk.sampling && onToken ? [{ ...chunk.sampling, row: i }] : [],
     );

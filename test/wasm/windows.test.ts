@@ -77,7 +77,7 @@ describe('wasm', () => {
 
   it.each(['f16', 'tq4+sink9', 'mead2u'])('does not depend on chunks: %s', async spec => {
     const device = await wasm(SHAPE);
-    for (const window of [7, 33, 150]) await expectSameBits(device, { spec }, { window });
+    for (const window of [7, 33]) await expectSameBits(device, { spec }, { window });
     await expectSameBits(device, { spec }, { ...CAPPED, window: 50 });
   });
 });

@@ -77,6 +77,10 @@ export function createJsDevice(): Device {
       const [g, u, gated] = [floats(gate), floats(up), gates[activation]];
       for (let i = 0; i < rows * gate.cols; i++) g[i] = gated(g[i], u[i]);
     },
+    softcap(x, rows, softcap) {
+      const data = floats(x);
+      for (let i = 0; i < rows * x.cols; i++) data[i] = capped(data[i], softcap);
+    },
     append(layer, k, v, runs) {
       for (const run of runs) append(layer, k, v, run);
     },

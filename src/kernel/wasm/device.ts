@@ -35,6 +35,8 @@ import {
   normSignature,
   ROPE,
   rope,
+  SOFTCAP,
+  softcap,
 } from './kernels/norm-rope-gate.ts';
 import { type Allocation, addressOf, Memories } from './memories.ts';
 import { type Heap, type MemoryLimits, openMemory } from './memory.ts';
@@ -94,6 +96,7 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
     gate('gelu'),
     gate('clamped'),
     addExperts(),
+    softcap(),
     f32ToF16Heads(),
     f16ToF32(),
     ...projectionKernels(arithmetic),
@@ -230,6 +233,10 @@ class WasmDevice implements Device {
   gate(gate: Tensor, up: Tensor, rows: number, activation: Activation): void {
     const values = rows * gate.cols;
     this.runSmall(rows, gate.cols, gateSignature(activation), { gate: addressOf(gate), up: addressOf(up), values });
+  }
+
+  softcap(x: Tensor, rows: number, cap: number): void {
+    this.runSmall(rows, x.cols, SOFTCAP, { x: addressOf(x), values: rows * x.cols, softcap: floatBits(cap) });
   }
 
   /** Learned codecs have separate kernels per layer. */

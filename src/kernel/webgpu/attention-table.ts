@@ -3,7 +3,7 @@
  * to bound the buffer of partial states.
  */
 import type { KvRun } from '../device.ts';
-import { skippedTokens, visibleSinks } from '../visibility.ts';
+import { firstVisible, skippedTokens, visibleSinks } from '../visibility.ts';
 import { PAGES_PER_WORKGROUP } from './kernels/four-subgroups/page-relative.ts';
 import { F16_TOKENS_PER_ROUND } from './kernels/sources.ts';
 import type { GpuBlock } from './pool.ts';
@@ -44,12 +44,22 @@ interface ItemLists {
 /** Tokens of tails and sinks per workgroup. */
 const F16_SPLIT_TOKENS = 4 * F16_TOKENS_PER_ROUND;
 
-/** An item is one workgroup: a row or tile of rows, and `split` pages or F16_SPLIT_TOKENS f16 tokens. */
+/** Before all positions, also relative to the last page. */
+const NO_WINDOW = -(2 ** 30);
+
+interface TableOptions {
+  /** Rows per item, for runs of several rows. */
+  tile: number;
+  pagesPerSplit: number;
+  maxStates: number;
+  /** Of the layer. */
+  window?: number;
+}
+
+/** An item is one workgroup: a row or tile of rows, and a split of pages or F16_SPLIT_TOKENS f16 tokens. */
 export function buildAttentionTable(
   runs: readonly KvRun[],
-  tile: number,
-  split: number,
-  maxStates: number,
+  { tile, pagesPerSplit: split, maxStates, window }: TableOptions,
 ): AttentionTable {
   const words: number[] = [];
   const put = (lines: readonly (readonly number[])[]): Range => {
@@ -81,13 +91,22 @@ export function buildAttentionTable(
   for (const run of runs) {
     const { view, row, count, position, sealedPages } = run;
     const { pageTokens } = view.shape;
-    const leaves = view.leaves.slice(0, sealedPages - view.firstLeaf).map(leaf => (leaf as GpuBlock).slot);
-    const list = put([leaves]).word;
+    const pageCount = sealedPages - view.firstLeaf;
+    /** How many of the pages are before the window of row r. */
+    const unreadPages = (r: number) => {
+      const first = Math.floor(firstVisible(position + r, window) / pageTokens);
+      return Math.min(pageCount, Math.max(0, first - view.firstLeaf));
+    };
+    // A split that begins before all windows has another page there, which is masked.
+    const slots = view.leaves.slice(unreadPages(0), pageCount).map(leaf => (leaf as GpuBlock).slot);
+    const list = put([[...Array<number>(unreadPages(0)).fill(slots[0]), ...slots]]).word;
     const tail = put([tailSlots(view)]).word;
     const sealedTokens = sealedPages * pageTokens;
     const sinkCount = visibleSinks(sealedPages, view.shape);
     const skip = skippedTokens(view.firstLeaf * pageTokens, sealedPages, view.shape);
-    const pageSplits = Math.ceil(leaves.length / split);
+    /** Splits begin at the same pages for all rows, so that a row's sums do not depend on its tile. */
+    const splitsOf = (unread: number) =>
+      unread < pageCount ? Math.ceil(pageCount / split) - Math.floor(unread / split) : 0;
     // Rows of a run see different amounts of the tail; all get as many splits as the last row.
     const tailSplits = Math.ceil((position + count - sealedTokens) / F16_SPLIT_TOKENS);
     const sinkSplits = Math.ceil(sinkCount / F16_SPLIT_TOKENS);
@@ -95,45 +114,51 @@ export function buildAttentionTable(
     const step = count === 1 ? 1 : tile;
     for (let first = 0; first < count; first += step) {
       const n = Math.min(step, count - first);
+      const unread = unreadPages(first);
+      const pageSplits = splitsOf(unread);
+      const firstPage = split * Math.floor(unread / split);
+      const windowStart = window ? position + first + 1 - window : NO_WINDOW;
       if (rows.length > 0 && pageStates + f16States + n * (pageSplits + f16Splits) > maxStates) endBatch();
       const [pageItems, f16Items] = step === 1 ? [pages.singleRow, f16.singleRow] : [pages.rowTile, f16.rowTile];
       for (let u = 0; u < pageSplits; u++) {
-        const skipped = Math.max(0, skip - u * split * pageTokens);
-        const pageCount = Math.min(split, leaves.length - u * split);
+        const page = firstPage + u * split;
+        const start = (view.firstLeaf + page) * pageTokens;
         pageItems.push([
           row + first,
           n,
-          list + u * split,
-          pageCount,
-          skipped,
+          list + page,
+          Math.min(split, pageCount - page),
+          Math.max(0, skip - page * pageTokens),
           pageStates + u,
           pageSplits,
-          view.firstLeaf + u * split,
-          0,
+          view.firstLeaf + page,
+          Math.max(0, unread - page),
+          windowStart - start,
         ]);
       }
-      for (let page = 0; page < leaves.length; page += PAGES_PER_WORKGROUP) {
-        const pageCount = Math.min(PAGES_PER_WORKGROUP, leaves.length - page);
+      for (let page = firstPage; pageSplits > 0 && page < pageCount; page += PAGES_PER_WORKGROUP)
         pageQueries.push([
           row + first,
           n,
-          pageStates * split + page,
+          pageStates * split + page - firstPage,
           pageSplits * split,
-          pageCount,
+          Math.min(PAGES_PER_WORKGROUP, pageCount - page),
           view.firstLeaf + page,
         ]);
-      }
       const addF16 = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
         const tokens = Math.min(F16_SPLIT_TOKENS, end + (sink ? 0 : n - 1) - from);
-        const rounds = Math.max(0, Math.ceil(tokens / F16_TOKENS_PER_ROUND));
-        f16Items.push([row + first, n, sink, rounds, slot, f16States + at + u, f16Splits, from, end]);
+        const isVisible = from + tokens > windowStart;
+        const rounds = isVisible ? Math.max(0, Math.ceil(tokens / F16_TOKENS_PER_ROUND)) : 0;
+        f16Items.push([row + first, n, sink, rounds, slot, f16States + at + u, f16Splits, from, end, windowStart]);
       };
       for (let u = 0; u < sinkSplits; u++)
         addF16(1, (view.sinkBlock as GpuBlock).slot, u, u * F16_SPLIT_TOKENS, sinkCount, 0);
       for (let u = 0; u < tailSplits; u++)
         addF16(0, tail, u, sealedTokens + u * F16_SPLIT_TOKENS, position + first + 1, sinkSplits);
       for (let r = 0; r < n; r++) {
-        rows.push([row + first + r, pageStates + r * pageSplits, pageSplits, f16States + r * f16Splits, f16Splits]);
+        const ownSplits = splitsOf(unreadPages(first + r));
+        const firstState = pageStates + (r + 1) * pageSplits - ownSplits;
+        rows.push([row + first + r, firstState, ownSplits, f16States + r * f16Splits, f16Splits]);
       }
       pageStates += n * pageSplits;
       f16States += n * f16Splits;

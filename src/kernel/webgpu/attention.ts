@@ -1,6 +1,6 @@
 /** Attention: work tables, dispatches over pages, tails and sinks, and the combination of their partial states. */
 
-import type { KvLayer, KvRun, KvView, Tensor } from '../device.ts';
+import type { AttendOptions, KvLayer, KvRun, KvView, Tensor } from '../device.ts';
 import type { PageLayout } from '../page-layout.ts';
 import { tailBlockTokens } from '../visibility.ts';
 import { type AttentionTable, type Batch, buildAttentionTable, type WorkItems } from './attention-table.ts';
@@ -58,10 +58,10 @@ const MAX_STATE_BYTES = 64 << 20;
 
 export class Attention {
   private readonly heads: number;
-  /** By runs, then by pages per split. */
+  /** By runs, then by pages per split and window. */
   private readonly tables = new WeakMap<
     readonly KvRun[],
-    Map<number, { table: AttentionTable; placed?: ArenaTable }>
+    Map<string, { table: AttentionTable; placed?: ArenaTable }>
   >();
   /** RoPE cosines and sines of the first `pages` page starts, by codec. */
   private readonly pageAngles = new Map<GpuCodec, { pages: number; buffer: GPUBuffer }>();
@@ -135,19 +135,19 @@ export class Attention {
     return { buffer: pool.buffers[layer], word, tokens };
   }
 
-  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void {
     for (const group of groupByLayout(runs)) {
-      const { keys, values } = group[0].view.shape.layers[layer];
+      const { keys, values, window } = group[0].view.shape.layers[layer];
       const [key, value] = [this.codecOf(keys.layout), this.codecOf(values.layout)];
       const variant = this.variantFor(key, value);
       // Before the table is placed: an upload may submit, which clears the arena.
       const angles = key.layout.ropeFrequencies && this.pageAngleBuffer(key, group);
       // The blocks of all views are in the same pools, but a short sequence has no leaves to find their pool by.
       const { view } = group.find(({ view }) => view.leaves.length > 0) ?? group[0];
-      const { table } = this.placeTable(group, variant);
+      const { table } = this.placeTable(group, variant, window);
       for (const batch of table.batches) {
-        const { word } = this.placeTable(group, variant);
-        this.attendBatch(layer, q, out, view, { key, value, variant, angles }, batch, word, scale);
+        const { word } = this.placeTable(group, variant, window);
+        this.attendBatch(layer, q, out, view, { key, value, variant, angles }, batch, word, options);
       }
     }
   }
@@ -168,15 +168,17 @@ export class Attention {
   private placeTable(
     runs: readonly KvRun[],
     { tile, pagesPerSplit }: AttentionVariant,
+    window: number | undefined,
   ): { table: AttentionTable; word: number } {
-    const bySplit = this.tables.get(runs) ?? new Map<number, { table: AttentionTable; placed?: ArenaTable }>();
-    this.tables.set(runs, bySplit);
-    let cached = bySplit.get(pagesPerSplit);
+    const cachedTables = this.tables.get(runs) ?? new Map<string, { table: AttentionTable; placed?: ArenaTable }>();
+    this.tables.set(runs, cachedTables);
+    const key = `${pagesPerSplit} ${window}`;
+    let cached = cachedTables.get(key);
     if (!cached) {
       const stateBytes = 4 * this.heads * stateFloats(2 * this.shape.headDim);
       const maxStates = Math.floor(Math.min(MAX_STATE_BYTES, this.options.maxBindingBytes) / stateBytes);
-      cached = { table: buildAttentionTable(runs, tile, pagesPerSplit, maxStates) };
-      bySplit.set(pagesPerSplit, cached);
+      cached = { table: buildAttentionTable(runs, { tile, pagesPerSplit, maxStates, window }) };
+      cachedTables.set(key, cached);
     }
     this.gpu.reserveArena(cached.table.words.byteLength);
     if (cached.placed?.generation !== this.gpu.generation) cached.placed = this.gpu.writeToArena(cached.table.words);
@@ -204,7 +206,7 @@ export class Attention {
     { key, value, variant, angles }: { key: GpuCodec; value: GpuCodec; variant: AttentionVariant; angles?: GPUBuffer },
     batch: Batch,
     word: number,
-    scale: number,
+    { scale, softcap = 0, sinkLogits }: AttendOptions,
   ): void {
     const { shape } = view;
     const { kvHeads, headDim } = this.shape;
@@ -235,7 +237,7 @@ export class Attention {
       const layouts = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], f16States];
       const kernel = this.gpu.kernel(`f16 ${rows} ${variant.f16Loops} ${variant.f16Parts}`, () => variant.f16(rows));
-      return { kernel, params: [word, first, ...variant.f16Loops, ...layouts, scale], buffers };
+      return { kernel, params: [word, first, ...variant.f16Loops, ...layouts, scale, softcap], buffers };
     });
     if (batch.pageStates > 0) {
       const { pool } = gpuBlock(view.leaves[0]);
@@ -260,6 +262,7 @@ export class Attention {
           pool.strides[part],
           offset,
           scale,
+          softcap,
           key.columns,
           value.columns,
         ];

@@ -5,6 +5,7 @@
 import { type DeviceError, ShapeError } from '../../util/errors.ts';
 import type {
   Activation,
+  AttendOptions,
   Block,
   Device,
   ExpertProjection,
@@ -345,6 +346,11 @@ export class WebGpuDevice implements Device {
     this.rowOperations.gate(gate, up, rows, activation);
   }
 
+  softcap(x: Tensor, rows: number, softcap: number): void {
+    this.flush();
+    this.rowOperations.softcap(x, rows, softcap);
+  }
+
   /** Dispatches the pending operation by itself. */
   private flush(): void {
     const { pending } = this;
@@ -383,9 +389,9 @@ export class WebGpuDevice implements Device {
     }
   }
 
-  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void {
     this.flush();
-    this.attention.attend(layer, q, out, runs, scale);
+    this.attention.attend(layer, q, out, runs, options);
   }
 
   unpacks(layer: KvLayer): boolean {

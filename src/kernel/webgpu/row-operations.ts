@@ -2,7 +2,7 @@
 import type { Activation, Tensor } from '../device.ts';
 import type { Gpu } from './gpu.ts';
 import { gate, vec4Workgroups } from './kernels/activations.ts';
-import { embed, rope, workgroupsFor } from './kernels/basic.ts';
+import { embed, rope, softcapRows, workgroupsFor } from './kernels/basic.ts';
 import { norm } from './kernels/norm.ts';
 import { bufferForWriting, bufferOf, int8ForWriting } from './tensor.ts';
 import { BLOCK, type GpuWeights } from './weights.ts';
@@ -43,6 +43,11 @@ export class RowOperations {
     const groups = [workgroupsFor((cols.reduce((a, b) => a + b) / headDim) * pairs), rows];
     const buffers = [bufferOf(angles), ...tensors.map(bufferForWriting)];
     this.gpu.run(kernel, [headDim, pairs, cols[0], cols[1] ?? 0], buffers, groups);
+  }
+
+  softcap(x: Tensor, rows: number, softcap: number): void {
+    const kernel = this.gpu.kernel('softcap', () => softcapRows);
+    this.gpu.run(kernel, [x.cols, softcap], [bufferForWriting(x)], [workgroupsFor(x.cols), rows]);
   }
 
   gate(gated: Tensor, up: Tensor, rows: number, activation: Activation): void {

@@ -97,6 +97,23 @@ export function gate(activation: Activation): Kernel {
   return k;
 }
 
+/** x = softcap * tanh(x / softcap). `softcap` is the bits of an f32. */
+export const SOFTCAP = chunked('softcap', 'x', 'values', 'softcap');
+export function softcap(): Kernel {
+  const k = new Kernel(SOFTCAP);
+  const { x, values, softcap, chunk, chunks } = k.params;
+  const { from, to } = chunkRange(k, values, 4, chunk, chunks);
+  const cap = k.v128(f32x4.splat(f32.fromBits(softcap)));
+  const one = f32x4.const(1);
+  k.for(i32.mul(from, 4), i32.mul(to, 4), 16, i => {
+    const at = k.i32(i32.add(x, i));
+    // tanh(y) = 1 - 2 / (1 + exp(2 y)).
+    const power = exp(k, f32x4.mul(f32x4.const(2), f32x4.div(v128.load(at), cap)));
+    k.do(v128.store(at, f32x4.mul(cap, f32x4.sub(one, f32x4.div(f32x4.const(2), f32x4.add(one, power))))));
+  });
+  return k;
+}
+
 export const F16_TO_F32 = chunked('f16ToF32', 'x', 'out', 'values');
 export function f16ToF32(): Kernel {
   const k = new Kernel(F16_TO_F32);

@@ -21,9 +21,16 @@ import { stateFloats } from './transform.ts';
 /** Lanes per query in step 2: tokens 4 g to 4 g + 3 belong to lane g mod 32. */
 const LANES_PER_QUERY = 32;
 /** Words per item. */
-export const ITEM_WORDS = 9;
+export const ITEM_WORDS = 10;
 /** Score of a token that a query does not see. */
 export const MASKED = '-3e38';
+
+/** Squashes scores in units of `unit` into (-softcap, softcap). tanh may overflow past 10, where it is 1 anyway. */
+export const capScores = (unit = '1.0'): string => /* wgsl */ `
+fn cap_scores(scores: vec4f) -> vec4f {
+  let cap = p.softcap * ${unit};
+  return cap * tanh(clamp(scores / cap, vec4f(-10.0), vec4f(10.0)));
+}`;
 
 export interface AttendShape extends PageShape {
   /** Query heads per KV head. */
@@ -93,12 +100,15 @@ export interface SourceOf<Keys, Values> {
 }
 
 export interface Source extends SourceOf<KeyStage, ValueStage> {
+  /** Index of the first round. */
+  firstRound: string;
   /** Whether query q sees token $t. */
   visible: string;
 }
 
 /**
- * Words of an item: row, rows, [source], rounds, [source], first state, states between rows, [source], [source].
+ * Words of an item: row, rows, [source], rounds, [source], first state, states between rows, [source], [source], the start
+ * of the first row's window (i32).
  * `parts`: workgroups that share the query heads of a KV head, where one cannot hold all of them.
  */
 export function attend(source: Source, shape: AttendShape, rows: number, parts = 1): Kernel {
@@ -160,6 +170,7 @@ fn add_output(q: u32, i: u32, sum: f32) {
   let at = q * ${C} + i;
   scratch[at / 4][at % 4] += sum;
 }
+${capScores()}
 ${keys.text(Q)}
 ${values.text(Q)}
 
@@ -182,7 +193,7 @@ fn main(group: vec3u, lane: u32) {
   ${values.declare(Q)}
   workgroupBarrier();
 
-  for (var page = 0u; page < data[item + 3]; page++) {
+  for (var page = ${source.firstRound}; page < data[item + 3]; page++) {
     ${source.begin}
     ${keys.begin?.(Q) ?? ''}
     ${values.begin?.(Q) ?? ''}
@@ -197,7 +208,8 @@ fn main(group: vec3u, lane: u32) {
       ${groupsOf(
         c => `
         let dots = ${each(keys.parts, part => `scratch[${(part * stride) / 4} + q * ${P / 4} + g]`, ' + ')};
-        let scores = ${keys.score(c)};
+        var scores = ${keys.score(c)};
+        if (p.softcap > 0.0) { scores = cap_scores(scores); }
         let t0 = 4 * g;
         s${k}_${c} = select(vec4f(${MASKED}), scores, vec4<bool>(${each(4, j => source.visible.replaceAll('$t', `(t0 + ${j})`), ', ')}));
         top4 = max(top4, s${k}_${c});`,

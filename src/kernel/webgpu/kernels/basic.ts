@@ -1,4 +1,4 @@
-/** Embedding lookup and RoPE. */
+/** Embedding lookup, RoPE and softcap. */
 
 import { f32, type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { BLOCK, type GpuFormat, ROW_TILE, scalesPerBlock, vectorsPerBlock } from '../weights.ts';
@@ -95,6 +95,22 @@ fn main(group: vec3u, lane: u32) {
   )}
 }`,
 });
+
+/** tanh may overflow past 10, where it is 1 anyway. */
+export const softcapRows: Kernel = {
+  name: 'softcap',
+  summary: 'Caps values: softcap * tanh(x / softcap).',
+  params: [...u32('cols'), ...f32('softcap')],
+  buffers: [writeBuffer('x', 'f32')],
+  size: SIZE,
+  body: /* wgsl */ `
+fn main(group: vec3u, lane: u32) {
+  let i = group.x * ${SIZE} + lane;
+  if (i >= p.cols) { return; }
+  let at = group.y * p.cols + i;
+  x[at] = p.softcap * tanh(clamp(x[at] / p.softcap, -10.0, 10.0));
+}`,
+};
 
 /** Workgroups for n invocations. */
 export const workgroupsFor = (n: number) => Math.ceil(n / SIZE);

@@ -19,7 +19,11 @@ export interface Side<Part> {
   stage: Part;
 }
 
-export const PAGE_PARAMS = [...u32('stride', 'valueOffset'), ...f32('scale'), ...u32('keyColumns', 'valueColumns')];
+export const PAGE_PARAMS = [
+  ...u32('stride', 'valueOffset'),
+  ...f32('scale', 'softcap'),
+  ...u32('keyColumns', 'valueColumns'),
+];
 
 /** The page pool three times, by the width of the loads. */
 export const PAGE_BUFFERS = [
@@ -37,7 +41,14 @@ export const pageOffsets = (keys: PageLayout, values: PageLayout): string => `
     let ${blockStart('key')} = ${blockOffset(keys, pageStart('key'))};
     let ${blockStart('value')} = ${blockOffset(values, pageStart('value'))};`;
 
-/** Source words of an item: first word of the list of slots, tokens to skip, index of the first page. */
+/** The first token of an item's pages that a row reads: sinks and tokens before its window are skipped. */
+export const firstRead = /* wgsl */ `
+fn first_read(item: u32, row: u32) -> i32 { return max(i32(data[item + 4]), i32(data[item + 9]) + i32(row)); }`;
+
+/**
+ * Source words of an item: first word of the list of slots, tokens to skip, index of the first page, first page to read.
+ * Windows start relative to the first page.
+ */
 export function attendPages(
   keys: Side<KeyStage>,
   values: Side<ValueStage>,
@@ -52,10 +63,11 @@ export function attendPages(
       params: PAGE_PARAMS,
       buffers: PAGE_BUFFERS,
       tokens: P,
-      keys: { ...keys.stage, text: Q => `${poolLoads}\n${keys.stage.text(Q)}` },
+      keys: { ...keys.stage, text: Q => `${poolLoads}\n${firstRead}\n${keys.stage.text(Q)}` },
       values: values.stage,
       begin: pageOffsets(keys.layout, values.layout),
-      visible: `page * ${P} + $t >= data[item + 4]`,
+      firstRound: 'data[item + 8]',
+      visible: `i32(page * ${P} + $t) >= first_read(item, q / ${shape.group / parts})`,
     },
     shape,
     rows,
@@ -116,7 +128,7 @@ fn value_eight(sinks: bool, start: u32, head: u32, t: u32, c: u32) -> Eight {
 }`;
   return {
     text,
-    params: [...u32('tailStride', 'tailTokens', 'sinkStride', 'sinkTokens'), ...f32('scale')],
+    params: [...u32('tailStride', 'tailTokens', 'sinkStride', 'sinkTokens'), ...f32('scale', 'softcap')],
     buffers: aligned
       ? [readBuffer('tailPool', 'vec4u'), readBuffer('sinkPool', 'vec4u')]
       : [readBuffer('tailPool', 'u32'), readBuffer('sinkPool', 'u32')],
@@ -130,6 +142,7 @@ fn value_eight(sinks: bool, start: u32, head: u32, t: u32, c: u32) -> Eight {
 export function attendF16(shape: AttendShape, rows: number, parts: number): Kernel {
   const { headDim: D, group } = shape;
   const reader = f16Reader(shape);
+  const row = `q / ${group / parts}`;
   const floats = (side: 'key' | 'value'): Floats => ({
     name: `f16 ${D}`,
     dim: D,
@@ -155,7 +168,8 @@ export function attendF16(shape: AttendShape, rows: number, parts: number): Kern
       values: floatValues(floats('value')),
       begin: `${reader.begin}
     let first = data[item + 7] + page * ${F16_TOKENS_PER_ROUND};`,
-      visible: `first + $t < data[item + 8] + select(q / ${group / parts}, 0u, sinks)`,
+      firstRound: '0u',
+      visible: `(first + $t < data[item + 8] + select(${row}, 0u, sinks)) & (i32(first + $t) >= i32(data[item + 9] + ${row}))`,
     },
     shape,
     rows,

@@ -214,11 +214,7 @@ export const combineName = (d: CodecTransform, { int8, sinkLogits }: CombineOpti
  * Combines attention splits, one workgroup per row and some heads: merges the states of pages, transforms them back,
  * merges those of f16 tokens. Lanes are states while factors are computed, then vec4s of dims of every few states.
  */
-export function combineSplits(
-  d: CodecTransform,
-  { int8, sinkLogits }: CombineOptions,
-  batchSize: BatchSize,
-): Kernel {
+export function combineSplits(d: CodecTransform, { int8, sinkLogits }: CombineOptions, batchSize: BatchSize): Kernel {
   const { terms, states: ahead } = PREFETCH[batchSize];
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const G = headsPerWorkgroup(heads / kvHeads);

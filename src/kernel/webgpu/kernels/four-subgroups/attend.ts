@@ -15,7 +15,7 @@
  */
 
 import { type Kernel, readBuffer, u32, usedBuffers, writeBuffer } from '../../kernel.ts';
-import { type AttendShape, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
+import { type AttendShape, capScores, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import { each } from '../snippets.ts';
 import { stateFloats } from '../transform.ts';
@@ -102,11 +102,11 @@ function scratchLayout(keys: KeyStage, values: ValueStage, Q: number): { sumsAt:
 const roundsOf = (keys: KeyStage, values: ValueStage) => Math.max(keys.books?.rounds ?? 0, values.books?.rounds ?? 0);
 
 export interface Source extends SourceOf<KeyStage, ValueStage> {
-  /** Whether token t is visible. */
-  visible(t: string): string;
+  /** Whether token t is visible to the queries of vec4 v. */
+  visible(t: string, v: number): string;
 }
 
-/** Words of an item: row, rows, [source], rounds, [source], first state, states between rows, [source], [source]. */
+/** Words of an item: those of ../attend.ts. */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroupSize } = shape;
   const { tokens: P, keys, values } = source;
@@ -132,6 +132,7 @@ var<workgroup> tops: array<array<vec4f, ${V}>, ${SUBGROUPS}>;
 var<workgroup> ${SCRATCH}: array<vec4u, ${size}>;
 var<workgroup> softmax_sums: array<array<vec4f, ${V}>, ${SUBGROUPS}>;
 ${rounds > 0 ? `var<workgroup> books: array<array<u32, ${BOOK_WORDS_PER_ROUND}>, ${rounds}>;` : ''}
+${capScores()}
 ${keys.text ?? ''}
 ${values.text ?? ''}
 
@@ -153,7 +154,9 @@ fn main(group: vec3u, local_index: u32) {
   // 1. dot products of the keys with all queries
   ${keys.sums(Q)}
   // 2. unnormalized probabilities
-  ${all((j, v) => `let s${j}_${v} = select(vec4f(${MASKED}), ${keys.score(Q, j, v)}, ${source.visible(tokenAt(j))});`)}
+  ${all((j, v) => `var s${j}_${v} = ${keys.score(Q, j, v)};`)}
+  if (p.softcap > 0.0) { ${all((j, v) => `s${j}_${v} = cap_scores(s${j}_${v});`)} }
+  ${all((j, v) => `s${j}_${v} = select(vec4f(${MASKED}), s${j}_${v}, ${source.visible(tokenAt(j), v)});`)}
   ${each(
     V,
     v => `let top${v} = reduce_max(${[0, 1, 2, 3].map(j => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)});

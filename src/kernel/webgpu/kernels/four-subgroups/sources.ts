@@ -4,8 +4,10 @@ import type { Kernel } from '../../kernel.ts';
 import type { AttendShape } from '../attend.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import { poolLoads } from '../pool-loads.ts';
-import { PAGE_BUFFERS, PAGE_PARAMS, pageOffsets, type Side } from '../sources.ts';
+import { each } from '../snippets.ts';
+import { firstRead, PAGE_BUFFERS, PAGE_PARAMS, pageOffsets, type Side } from '../sources.ts';
 import { attend, type KeyStage, type ValueStage } from './attend.ts';
+import { vectors } from './names.ts';
 
 /** An item has at most one page per subgroup. */
 export function attendPagesFourSubgroups(
@@ -15,20 +17,23 @@ export function attendPagesFourSubgroups(
   rows: number,
 ): Kernel {
   const { pageTokens: P } = shape;
-  const here = (t: string) => (4 * LANES > P ? ` & (${t} < ${P})` : '');
+  const here = (t: string) => (4 * LANES > P ? ` & vec4<bool>(${t} < ${P})` : '');
+  const Q = shape.group * rows;
+  const rowOf = (q: number) => Math.floor(Math.min(q, Q - 1) / shape.group);
+  const firstReads = (v: number) => each(4, k => `first_read(item, ${rowOf(4 * v + k)}u)`, ', ');
   return attend(
     {
       name: 'pages',
       params: PAGE_PARAMS,
       buffers: PAGE_BUFFERS,
       tokens: P,
-      keys: { ...keys.stage, text: `${poolLoads}\n${keys.stage.text ?? ''}` },
+      keys: { ...keys.stage, text: `${poolLoads}\n${firstRead}\n${keys.stage.text ?? ''}` },
       values: values.stage,
       // A subgroup without a page reads the last one, with all tokens masked.
       begin: `let page = min(subgroup, data[item + 3] - 1);
-  let skipped = select(max(data[item + 4], page * ${P}) - page * ${P}, ${P}u, subgroup >= data[item + 3]);
+  ${each(vectors(Q), v => `let first_read${v} = select(vec4i(${firstReads(v)}) - i32(page * ${P}), vec4i(${P}), subgroup >= data[item + 3]);`)}
   ${pageOffsets(keys.layout, values.layout)}`,
-      visible: t => `(${t} >= skipped)${here(t)}`,
+      visible: (t, v) => `(vec4i(i32(${t})) >= first_read${v})${here(t)}`,
     },
     shape,
     rows,

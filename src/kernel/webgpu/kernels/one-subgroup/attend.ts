@@ -14,7 +14,7 @@
  */
 
 import { type Kernel, readBuffer, u32, usedBuffers, writeBuffer } from '../../kernel.ts';
-import { type AttendShape, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
+import { type AttendShape, capScores, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
 import { pageStart } from '../names.ts';
 import { each, maxOf4 } from '../snippets.ts';
 import { stateFloats } from '../transform.ts';
@@ -149,7 +149,8 @@ export interface Source extends SourceOf<KeyStage, ValueStage> {
   /** Whether the queries of a row see token t, and whether all queries see all tokens. */
   visible(row: number, t: string): string;
   allVisible: string;
-  /** Rounds per item. */
+  /** Index of the first round, and of the one after the last. */
+  firstRound: string;
   rounds: string;
 }
 
@@ -162,7 +163,7 @@ const meanScores = (Q: number, { dims, offset, floatQuery }: PageMeans): string 
     }
     ${each(vectors(Q), v => `mean_score${v} = reduce_add(mean_score${v}) * ${LOG2E};`, ' ')}`;
 
-/** Words of an item: row, rows, [source], rounds, [source], first state, states between rows, [source], [source]. */
+/** Words of an item: those of ../attend.ts. */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroupSize } = shape;
   const { tokens: P, keys, values } = source;
@@ -186,9 +187,13 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
     [...(values.tokenFactor ? [`logs${c}`] : []), ...(keys.means ? [`vec4f(${component('mean_score', q)})`] : [])].join(
       ' + ',
     );
+  // Factors of tokens are not part of the score.
+  const cap = (c: number, q: number) =>
+    values.tokenFactor ? `cap_scores(s${c}_${q} - logs${c}) + logs${c}` : `cap_scores(s${c}_${q})`;
   const scores = (c: number) => `
     ${values.tokenFactor ? `let factors${c} = max(${values.tokenFactor(c)}, vec4f(${MIN_TOKEN_FACTOR})); let logs${c} = log2(factors${c});` : ''}
     ${each(Q, q => `var s${c}_${q} = ${keys.score(q, c, plus(c, q) || undefined)};`)}
+    if (p.softcap > 0.0) { ${each(Q, q => `s${c}_${q} = ${cap(c, q)};`)} }
     if (!(${allVisible})) {
       ${each(rows, row => `let visible${row} = ${visible(row, c)};`)}
       ${each(Q, q => `s${c}_${q} = select(vec4f(${MASKED}), s${c}_${q}, visible${Math.floor(q / G)});`)}
@@ -229,6 +234,7 @@ fn query_origin(item: u32, head: u32, q: u32) -> u32 {
   return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.queryWords};
 }
 ${scratchSize > 0 ? `var<workgroup> ${SCRATCH}: array<vec4u, ${scratchSize}>;` : ''}
+${capScores(LOG2E)}
 ${keys.text(Q)}
 ${values.text(Q)}
 
@@ -243,7 +249,7 @@ fn main(group: vec3u, local_index: u32) {
   ${values.declare?.(Q) ?? ''}
   workgroupBarrier();
 
-  for (var page = 0u; page < ${source.rounds}; page++) {
+  for (var page = ${source.firstRound}; page < ${source.rounds}; page++) {
     ${source.begin}
     ${keys.loadConstants?.(tokens) ?? ''}
     ${values.loadConstants?.(tokens) ?? ''}

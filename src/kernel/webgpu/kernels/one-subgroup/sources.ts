@@ -7,7 +7,15 @@ import { type Kernel, readBuffer } from '../../kernel.ts';
 import type { AttendShape } from '../attend.ts';
 import { PAGE_ROTATIONS } from '../page-relative.ts';
 import { poolLoads, readF16x4 } from '../pool-loads.ts';
-import { F16_TOKENS_PER_ROUND, f16Reader, PAGE_BUFFERS, PAGE_PARAMS, pageOffsets, type Side } from '../sources.ts';
+import {
+  F16_TOKENS_PER_ROUND,
+  f16Reader,
+  firstRead,
+  PAGE_BUFFERS,
+  PAGE_PARAMS,
+  pageOffsets,
+  type Side,
+} from '../sources.ts';
 import { attend, type KeyStage, LOG2E, type ValueStage } from './attend.ts';
 import { fourF16, type Rows, rowKeys, rowValues } from './float-rows.ts';
 import { LANES } from './subgroup.ts';
@@ -28,12 +36,13 @@ export function attendPagesOneSubgroup(
       params: PAGE_PARAMS,
       buffers: [...PAGE_BUFFERS, readBuffer(PAGE_ROTATIONS, 'vec2f')],
       tokens: P,
+      firstRound: 'data[item + 8]',
       rounds: 'data[item + 3]',
-      keys: { ...keys.stage, text: Q => `${poolLoads}\n${readF16x4}\n${keys.stage.text(Q)}` },
+      keys: { ...keys.stage, text: Q => `${poolLoads}\n${readF16x4}\n${firstRead}\n${keys.stage.text(Q)}` },
       values: values.stage,
       begin: pageOffsets(keys.layout, values.layout),
-      visible: (_, t) => `page * ${P} + ${t} >= data[item + 4]`,
-      allVisible: `page * ${P} >= data[item + 4]`,
+      visible: (row, t) => `i32(page * ${P} + ${t}) >= first_read(item, ${row}u)`,
+      allVisible: `i32(page * ${P}) >= first_read(item, ${rows - 1}u)`,
     },
     shape,
     rows,
@@ -62,6 +71,7 @@ export function attendF16OneSubgroup(shape: AttendShape, rows: number): Kernel {
       params,
       buffers,
       tokens: ROUND,
+      firstRound: '0u',
       rounds: `(data[item + 3] * ${F16_TOKENS_PER_ROUND} + ${ROUND - 1}) / ${ROUND}`,
       keys: rowKeys(read('key'), {
         words: D,
@@ -72,7 +82,8 @@ export function attendF16OneSubgroup(shape: AttendShape, rows: number): Kernel {
     let first = data[item + 7] + page * ${ROUND};
     let end = min(data[item + 8] + select(data[item + 1] - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${F16_TOKENS_PER_ROUND});
     let count = min(${ROUND}u, end - min(end, first));`,
-      visible: (row, t) => `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
+      visible: (row, t) =>
+        `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks)) & (i32(first + ${t}) >= i32(data[item + 9] + ${row}u))`,
       allVisible: 'false',
     },
     shape,

@@ -87,8 +87,6 @@ const INFILL = {
     texts: ['<|fim_middle|>', '<fim-middle>', '<fim_middle>', '<｜fim▁end｜>', '<MID>', '▁<MID>', '<|code_middle|>'],
   },
 };
-// gpt-oss's channel format: not control tokens, so that decoded text includes them.
-const ALWAYS_VISIBLE = ['<|channel|>', '<|message|>', '<|start|>', '<|constrain|>'];
 
 export function readVocab(meta: Metadata): Vocab {
   const model = getString(meta, 'tokenizer.ggml.model');
@@ -184,20 +182,13 @@ function collectEosIds(
     eosIds.add(id);
     types[id] = TokenType.control;
   }
-  for (const text of ALWAYS_VISIBLE) {
-    const id = idByText.get(text);
-    if (id !== undefined) types[id] = TokenType.userDefined;
-  }
   for (const id of idsFromFile) if (id !== undefined) eosIds.add(id);
 
   // In vocabularies with these tokens, <|end|> ends a message within a turn, not the turn.
   const has = (text: string) => idByText.has(text);
   const end = idByText.get('<|end|>');
   const hasCall = has('<|call|>') || has('<|calls|>');
-  if (end !== undefined && hasCall && (has('<|return|>') || has('<|flush|>'))) {
-    eosIds.delete(end);
-    types[end] = TokenType.userDefined;
-  }
+  if (end !== undefined && hasCall && (has('<|return|>') || has('<|flush|>'))) eosIds.delete(end);
   return eosIds;
 }
 

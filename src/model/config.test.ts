@@ -4,9 +4,11 @@ import { describeWithFile, smolModel } from '../../test/support/shared.ts';
 import { type TinyOptions, tinyModel } from '../../test/support/tiny-model.ts';
 import { weightTypes } from '../kernel/weights/types.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
+import { architectures } from './architectures.ts';
 import { readConfig, readRopeFrequencies } from './config.ts';
 import { openGguf, readGguf } from './gguf.ts';
 import { bytesSource } from './source.ts';
+import { unsupportedArchitectures } from './unsupported-architectures.ts';
 
 const open = (spec: GgufSpec) => readGguf([bytesSource(writeGguf(spec))]);
 const config = async (options?: TinyOptions) => readConfig(await open(tinyModel(options)));
@@ -146,6 +148,14 @@ describe('a model is rejected', () => {
     await expect(withMeta({ 'general.architecture': undefined })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.architecture': 7 })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.type': 'adapter' })).rejects.toThrow(UnsupportedError);
+  });
+
+  it('for a well-known architecture that does not run, with the reason', async () => {
+    expect([...unsupportedArchitectures.keys()].filter(name => Object.hasOwn(architectures, name))).toEqual([]);
+    for (const name of ['mamba', 'deepseek2', 'lfm2', 'bert', 'clip', 'whisper', 't5'])
+      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(
+        `: ${unsupportedArchitectures.get(name)}.`,
+      );
   });
 
   it.each<[string, TinyOptions['metadata'], RegExp]>([

@@ -17,6 +17,7 @@ import {
   ropeFrequencies,
 } from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
+import { unsupportedArchitectures } from './unsupported-architectures.ts';
 
 /** Reads a model's config and checks that its metadata and tensors agree. */
 export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfig {
@@ -96,10 +97,13 @@ export async function readRopeFrequencies(gguf: Gguf, { rope, localRope }: Model
 function readArchitecture({ metadata }: Pick<Gguf, 'metadata'>): Architecture {
   const name = metadata.get('general.architecture');
   if (typeof name !== 'string') throw new FormatError('The file has no general.architecture. Is it a model?');
-  if (!Object.hasOwn(architectures, name))
+  if (!Object.hasOwn(architectures, name)) {
+    const reason = unsupportedArchitectures.get(name);
     throw new UnsupportedError(
-      `The architecture ${quote(name)} is not supported. Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
+      `The architecture ${quote(name)} is not supported${reason ? `: ${reason}` : ''}. ` +
+        `Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
     );
+  }
   const kind = metadata.get('general.type') ?? 'model';
   if (kind !== 'model')
     throw new UnsupportedError(`The file contains ${quote(String(kind))}, not a model. Pass the model file.`);
@@ -179,7 +183,7 @@ function readScales(
 ): { embedding: number; residual: number; logits: number } {
   if (!scales) return { embedding: scaledEmbedding ? Math.sqrt(width) : 1, residual: 1, logits: 1 };
   // Some files write zero for the default.
-  const scale = (key: string) => meta.float(key, { min: 0, max: 1e6, fallback: 0 }) || 1;
+  const scale = (key: string) => (meta.value(key) === 0 ? 1 : meta.float(key, { min: 1e-4, max: 1e6, fallback: 1 }));
   return { embedding: scale('embedding_scale'), residual: scale('residual_scale'), logits: 1 / scale('logit_scale') };
 }
 

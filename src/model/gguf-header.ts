@@ -86,7 +86,7 @@ export async function readHeader(source: ByteSource): Promise<GgufHeader> {
     } catch (error) {
       if (!(error instanceof NeedMoreBytes)) throw error;
       assert(bytes.length < maxLength, 'the header is longer than its file');
-      length = Math.min(Math.max(length * 8, error.length), maxLength);
+      length = Math.min(Math.max(length * 2, error.length), maxLength);
     }
   }
 }

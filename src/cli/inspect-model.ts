@@ -42,7 +42,7 @@ async function inspectModel(model: string, flags: Flags) {
   const file = await openInspectedFile(model);
   const { gguf, config, tokenizer, isDownloaded } = file;
   // One request per layer would take long.
-  const keyBias = isDownloaded ? await readKeyBias(gguf, config.layers).finally(gguf.close) : undefined;
+  const keyBias = isDownloaded ? await readKeyBias(gguf, config).finally(gguf.close) : undefined;
   const { profile, path } = await findModelProfile(file, model, flags.profile);
   const { context = config.context, memory = platform.memoryLimit(), tier: tiers } = flags;
   const tensors = [...gguf.tensors.values()];
@@ -120,8 +120,10 @@ function render(inspection: Inspection, tiers?: readonly Tier[]): string {
       ['size', formatFileSize(bytes)],
       ['layers', `${config.layers} of width ${formatCount(config.width)}, feed-forward ${formatCount(config.ffn)}`],
       ['attention', `${config.heads} query heads, ${config.kvHeads} KV heads, head dimension ${config.headDim}`],
+      ['windows', windowsText(config)],
       ['context', `${formatCount(config.context)} tokens`],
       ['rope', ropeText(config.rope)],
+      ['', config.localRope && `in layers with a window: ${ropeText(config.localRope)}`],
       ['parts', partsText(config)],
       ['tokenizer', `${tokenizer.kind} (${tokenizer.pre ?? 'default'}), ${formatCount(tokenizer.vocab)} tokens`],
       ['', boundaryTokens.filter(Boolean).join(', ')],
@@ -161,6 +163,12 @@ const runsText = ({ runs, bytes: { weights, memory } }: Inspection): string =>
 function ropeText({ base, dims, scaling, factors }: RopeConfig): string {
   const scaled = scaling.type === 'none' ? '' : `, ${scaling.type} x${scaling.factor}`;
   return `base ${formatCount(base)}, ${dims} dims${scaled}${factors ? ', frequency factors' : ''}`;
+}
+
+function windowsText({ attentionWindows }: Inspection['config']): string | undefined {
+  const windows = attentionWindows.filter(window => window !== undefined);
+  if (windows.length === 0) return undefined;
+  return `${windows.length} layers see the last ${formatCount(windows[0])} tokens, the others all`;
 }
 
 const keyBiasText = ({ largest, median }: KeyBias): string =>

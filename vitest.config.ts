@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
@@ -41,14 +42,15 @@ export default defineConfig({
     testTimeout: 60_000,
     hookTimeout: 60_000,
     sequence: { sequencer: LongestFirst },
-    // All cores: by default vitest leaves one idle.
-    maxWorkers: '100%',
+    // One more than cores: tests of servers, browsers and package managers wait for much of their time.
+    maxWorkers: availableParallelism() + 1,
     projects: [
       // Files that run in the same process share the modules of src, which are loaded, compiled and optimized once.
       {
         extends: true,
         test: {
           name: 'shared',
+          setupFiles: ['test/support/one-thread.ts'],
           include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
           exclude: [...APART.map(folder => `test/${folder}/**`), ...exclude],
           isolate: false,

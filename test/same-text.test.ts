@@ -182,7 +182,7 @@ describe('a tiny model on wasm', () => {
 });
 
 describe('a tiny model on js, pages of 16', () => {
-  describe.each(matrix(['f16', 'tq4', 'tq4+recent32'], { tq4: 'codes' }))('%s', kv => {
+  describe.each(matrix(['f16', 'tq4', ...(LONG_CASES ? ['tq4+recent32'] : [])], { tq4: 'codes' }))('%s', kv => {
     const load = (options: LoadOptions) =>
       loadModel(tiny, { device: 'js', pageTokens: 16, context: 512, kv, ...options });
     testSameText(load, ALL_CASES ? [32, 33, 47] : [33, 47], 18);
@@ -191,15 +191,13 @@ describe('a tiny model on js, pages of 16', () => {
 
 describe('Mimir on wasm, mead2, pages of 16', () => {
   const load = (options: LoadOptions) =>
-    loadModel(mimir, { device: 'wasm', pageTokens: 16, context: 512, kv: 'mead2', ...options });
+    loadModel(mimir, { device: 'wasm', threads: 2, pageTokens: 16, context: 512, kv: 'mead2', ...options });
   testSameText(load, LONG_CASES ? from(40, 16) : ALL_CASES ? [40, 45, 47, 48, 49, 55] : [47, 48], 18);
 });
 
 describeWithFile(smolModel, 'SmolLM2 on wasm, pages of 128', path => {
   // `npm test` has Mimir.
-  describe
-    .skipIf(!ALL_CASES)
-    .each(LONG_CASES ? ['f16', 'tq4', 'oscar2g32', 'tq4+recent128'] : ['tq4', 'tq4+recent128'])(
+  describe.skipIf(!ALL_CASES).each(LONG_CASES ? ['f16', 'tq4', 'oscar2g32', 'tq4+recent128'] : ['tq4'])(
     '%s',
     { timeout: 600_000 },
     kv => {

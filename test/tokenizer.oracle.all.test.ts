@@ -9,14 +9,13 @@ import { encodeChat } from '../src/model/chat.ts';
 import { createChatTemplate } from '../src/model/template.ts';
 import { type ChatTokenizer, createTokenizer } from '../src/model/tokenizer.ts';
 import { edgeCaseStrings } from './support/edge-case-strings.ts';
+import { findLlamaTokenizers, firstDifference } from './support/llama-tokenizer.ts';
 import { missing, modelPath, readMetadata, wikitextPath } from './support/model.ts';
 
 const reason = missing(modelPath, wikitextPath);
 const nasty = edgeCaseStrings();
 
-type Encode = (text: string, special: boolean) => ArrayLike<number>;
-
-const oracle = reason ? undefined : await llamaCpp();
+const oracle = reason ? undefined : await (await findLlamaTokenizers())?.(modelPath);
 
 describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, () => {
   let metadata: Map<string, unknown>;
@@ -133,21 +132,4 @@ describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, (
 function checksum(ids: number[]): { count: number; sha256: string } {
   const bytes = new Uint8Array(Uint32Array.from(ids).buffer);
   return { count: ids.length, sha256: createHash('sha256').update(bytes).digest('hex') };
-}
-
-function firstDifference(a: ArrayLike<number>, b: ArrayLike<number>): number | undefined {
-  for (let i = 0; i < Math.max(a.length, b.length); i++) if (a[i] !== b[i]) return i;
-  return undefined;
-}
-
-/** llama.cpp's tokenizer; undefined if its package is not installed, which is an error in CI. */
-async function llamaCpp(): Promise<Encode | undefined> {
-  const library = await import('node-llama-cpp').catch(error => {
-    if (process.env.CI) throw error;
-  });
-  if (!library) return undefined;
-  const { getLlama, LlamaLogLevel } = library;
-  const llama = await getLlama({ build: 'never', skipDownload: true, gpu: false, logLevel: LlamaLogLevel.error });
-  const model = await llama.loadModel({ modelPath, vocabOnly: true });
-  return (text, special) => model.tokenize(text, special);
 }

@@ -5,7 +5,7 @@ import { f16BlockBytes } from '../src/cache/leaf.ts';
 import { createCache, type DeviceName, type VectorCache } from '../src/index.ts';
 import { tailBlockTokens } from '../src/kernel/visibility.ts';
 import { worstHeadError } from './support/attention.ts';
-import { ALL_CASES, itAll, matrix } from './support/matrix.ts';
+import { ALL_CASES, itAll, LONG_CASES, matrix } from './support/matrix.ts';
 import {
   append,
   exactAttention,
@@ -209,6 +209,6 @@ describe('wasm', () => {
   suite({ device: 'wasm', specs, numRuns: ALL_CASES ? 20 : 8, tolerance: INT8_ATTENTION });
 });
 describeGpu('webgpu', () => {
-  const specs = matrix(SPECS, WINDOW);
+  const specs = matrix(LONG_CASES ? SPECS : ['tq4+recent32', 'f16', 'oscar2g32'], WINDOW);
   suite({ device: 'webgpu', specs, numRuns: ALL_CASES ? 4 : 1, tolerance: INT8_ATTENTION });
 });

@@ -1,11 +1,11 @@
 /** `kvasir inspect MODEL --kv SPEC`: the codec of every layer, with cache size and expected divergence. */
 import { resolvePlan } from '../api/resolve-plan.ts';
 import { codeBits } from '../codec/codec.ts';
-import { openModelFile } from '../engine/engine.ts';
 import { maxTokensIn, type Plan, planBytes } from '../plan/plan.ts';
 import { type CacheChoice, checkCacheChoice } from '../plan/presets.ts';
 import { measuredDivergence, type Profile } from '../plan/profile.ts';
 import { formatBytes, formatCount } from '../util/units.ts';
+import { openInspectedFile } from './inspect-file.ts';
 import { findModelProfile } from './profile-flag.ts';
 import { formatShort, formatTable, printResult } from './table.ts';
 
@@ -19,7 +19,7 @@ export const NO_PROFILE = 'not known without a profile: kvasir calibrate MODEL';
 
 export async function showLayers(model: string, { json, ...choice }: Flags): Promise<void> {
   checkCacheChoice(choice);
-  const file = await openModelFile(model);
+  const file = await openInspectedFile(model);
   await file.gguf.close();
   const context = choice.context ?? file.config.context;
   const { profile } = await findModelProfile(file, model, choice.profile);

@@ -1,5 +1,4 @@
 /** `kvasir inspect MODEL`: the metadata of a model, and the presets, sizes and expected divergence of its KV cache. */
-import { openModelFile } from '../engine/engine.ts';
 import { toPrintable } from '../hub/format.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { type KeyBias, readKeyBias } from '../model/key-bias.ts';
@@ -8,7 +7,9 @@ import { DEFAULT_PRESET } from '../plan/presets.ts';
 import type { Profile } from '../plan/profile.ts';
 import { platform } from '../platform/node.ts';
 import type { Tier } from '../store/tiers.ts';
+import { UnsupportedError } from '../util/errors.ts';
 import { formatBytes, formatCount, formatFileSize } from '../util/units.ts';
+import { openInspectedFile } from './inspect-file.ts';
 import { comparePresets, presetTable } from './inspect-presets.ts';
 import { measureSizes, sizeTable } from './inspect-sizes.ts';
 import { findModelProfile } from './profile-flag.ts';
@@ -28,17 +29,25 @@ interface Flags {
 const MAIN_CODECS = ['f16', 'q8_0', 'q4_0', 'tq4', 'tq4/tq3', 'tq3', 'tq2'];
 
 export async function showModel(model: string, flags: Flags): Promise<void> {
-  printResult(flags.json, await inspectModel(model, flags), inspection => render(inspection, flags.tier));
+  try {
+    printResult(flags.json, await inspectModel(model, flags), inspection => render(inspection, flags.tier));
+  } catch (error) {
+    if (!(error instanceof UnsupportedError)) throw error;
+    printResult(flags.json, { model, runs: false, reason: error.message }, ({ reason }) => `does not run: ${reason}`);
+    process.exitCode = 1;
+  }
 }
 
 async function inspectModel(model: string, flags: Flags) {
-  const file = await openModelFile(model);
-  const { gguf, config, tokenizer } = file;
-  const keyBias = await readKeyBias(gguf, config.layers).finally(gguf.close);
+  const file = await openInspectedFile(model);
+  const { gguf, config, tokenizer, isDownloaded } = file;
+  // One request per layer would take long.
+  const keyBias = isDownloaded ? await readKeyBias(gguf, config).finally(gguf.close) : undefined;
   const { profile, path } = await findModelProfile(file, model, flags.profile);
   const { context = config.context, memory = platform.memoryLimit(), tier: tiers } = flags;
   const tensors = [...gguf.tensors.values()];
-  const room = Math.max(0, memory - tensors.reduce((sum, { bytes }) => sum + bytes, 0));
+  const weights = tensors.reduce((sum, { bytes }) => sum + bytes, 0);
+  const room = Math.max(0, memory - weights);
   const presets = comparePresets(file, context, room, profile);
   const { kv: spec, ...chosen } = presets.find(({ preset }) => preset === DEFAULT_PRESET)!;
   const codecs = flags.kv ?? [...new Set([...MAIN_CODECS, ...measuredCodecs(profile)])];
@@ -49,6 +58,10 @@ async function inspectModel(model: string, flags: Flags) {
   const nameOf = (id: number | undefined) => (id === undefined ? undefined : toPrintable(tokenizer.tokenText(id)));
   const template = gguf.metadata.get('tokenizer.chat_template');
   return {
+    model,
+    runs: weights < memory,
+    isDownloaded,
+    bytes: { weights, memory },
     files: gguf.shards.map(({ name, size }) => ({ name, bytes: size })),
     config: { ...config, name: toPrintable(config.name) },
     parameters: tensors.reduce((sum, tensor) => sum + countValues(tensor), 0),
@@ -94,19 +107,23 @@ function summarizeTypes(tensors: TensorInfo[]) {
 type Inspection = Awaited<ReturnType<typeof inspectModel>>;
 
 function render(inspection: Inspection, tiers?: readonly Tier[]): string {
-  const { files, config, parameters, types, tokenizer, template, keyBias, profile, cache, context } = inspection;
+  const { files, isDownloaded, config, parameters, types, tokenizer, template, keyBias, profile } = inspection;
+  const { cache, context } = inspection;
   const { room, presets, memory, tensors } = inspection;
   const bytes = files.reduce((sum, file) => sum + file.bytes, 0);
   const boundaryTokens = [tokenizer.bos && `BOS ${tokenizer.bos}`, `EOS ${tokenizer.ends.join(', ') || 'none'}`];
   return [
     ...formatFields([
       ['model', `${config.name} (${config.architecture}), ${formatCount(parameters)} parameters`],
-      ['file', files.map(({ name }) => name).join(', ')],
+      ['file', files.map(({ name }) => name).join(', ') + (isDownloaded ? '' : ' (on the hub, not downloaded)')],
+      ['runs', runsText(inspection)],
       ['size', formatFileSize(bytes)],
       ['layers', `${config.layers} of width ${formatCount(config.width)}, feed-forward ${formatCount(config.ffn)}`],
       ['attention', `${config.heads} query heads, ${config.kvHeads} KV heads, head dimension ${config.headDim}`],
+      ['windows', windowsText(config)],
       ['context', `${formatCount(config.context)} tokens`],
       ['rope', ropeText(config.rope)],
+      ['', config.localRope && `in layers with a window: ${ropeText(config.localRope)}`],
       ['parts', partsText(config)],
       ['tokenizer', `${tokenizer.kind} (${tokenizer.pre ?? 'default'}), ${formatCount(tokenizer.vocab)} tokens`],
       ['', boundaryTokens.filter(Boolean).join(', ')],
@@ -138,9 +155,20 @@ function render(inspection: Inspection, tiers?: readonly Tier[]): string {
   ].join('\n');
 }
 
+const runsText = ({ runs, bytes: { weights, memory } }: Inspection): string =>
+  runs
+    ? 'yes'
+    : `not in this memory: the weights take ${formatBytes(weights)}, and ${formatBytes(memory)} are available`;
+
 function ropeText({ base, dims, scaling, factors }: RopeConfig): string {
   const scaled = scaling.type === 'none' ? '' : `, ${scaling.type} x${scaling.factor}`;
   return `base ${formatCount(base)}, ${dims} dims${scaled}${factors ? ', frequency factors' : ''}`;
+}
+
+function windowsText({ attentionWindows }: Inspection['config']): string | undefined {
+  const windows = attentionWindows.filter(window => window !== undefined);
+  if (windows.length === 0) return undefined;
+  return `${windows.length} layers see the last ${formatCount(windows[0])} tokens, the others all`;
 }
 
 const keyBiasText = ({ largest, median }: KeyBias): string =>

@@ -4,11 +4,12 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { Command } from 'commander';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
-import { writeTempModel } from '../../test/support/gguf-writer.ts';
+import { type GgufSpec, writeGguf, writeTempModel } from '../../test/support/gguf-writer.ts';
 import { plantKeyBias, tinyModel } from '../../test/support/tiny-model.ts';
 import { openModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { profileShape } from '../engine/profile.ts';
+import { type FakeHub, fakeHub, repo } from '../hub/fake-hub.case.ts';
 import { measuredContent } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
 import { addInspect } from './inspect.ts';
@@ -128,6 +129,47 @@ describe('a model', () => {
     expect(found.cache).toMatchObject({ preset: 'balanced', spec: 'kivi2g32', predicted: 0.0125 });
     expect(found.memory[0]).toMatchObject({ spec: 'tq4', divergence: 0.25 });
     expect(found.profile).toBe(profile);
+  });
+});
+
+describe('a model on the hub', () => {
+  const spec = tinyModel({ width: 512, context: 2048 });
+  let hub: FakeHub;
+  const serve = async (files: Record<string, GgufSpec>) => {
+    const entries = Object.entries(files).map(([name, spec]) => [name, { bytes: Buffer.from(writeGguf(spec)) }]);
+    hub = await fakeHub(Object.fromEntries(entries));
+    for (const [name, value] of Object.entries(hub.env)) vi.stubEnv(name, value);
+  };
+  afterEach(async () => {
+    process.exitCode = undefined;
+    await hub.close();
+  });
+
+  it('is shown by its header, without a download', async () => {
+    await serve({ 'm-Q8_0.gguf': spec });
+    const text = await run(repo, '--memory', '1GiB');
+    expect(text).toContain(`file         ${repo}/m-Q8_0.gguf (on the hub, not downloaded)\nruns         yes\n`);
+    expect(text).toMatch(/^f16 .*\n(.*\n)*tq4 /m);
+    expect(hub.servedBytes).toBeLessThan(300_000);
+    expect(hub.files['m-Q8_0.gguf'].bytes.length).toBeGreaterThan(5_000_000);
+    expect(await run(repo, '--kv', 'tq4')).toContain('tq4: ');
+  });
+
+  it('that does not fit into memory says so', async () => {
+    await serve({ 'm-Q8_0.gguf': spec });
+    expect(await run(repo, '--memory', '1MiB')).toMatch(
+      /^runs +not in this memory: the weights take [\d.]+ MiB, and 1\.00 MiB/m,
+    );
+    expect(process.exitCode).toBeUndefined();
+  });
+
+  it('that does not run says why', async () => {
+    await serve({ 'm-Q8_0.gguf': { ...spec, metadata: { 'general.architecture': 'deepseek2' } } });
+    expect(await run(repo)).toMatch(/^does not run: The architecture "deepseek2".* multi-head latent attention\./);
+    expect(process.exitCode).toBe(1);
+    out = '';
+    const reason = expect.stringContaining('multi-head latent attention');
+    expect(JSON.parse(await run(repo, '--json'))).toEqual({ model: repo, runs: false, reason });
   });
 });
 

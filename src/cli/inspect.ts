@@ -37,6 +37,7 @@ const VIEWS: Record<string, readonly (keyof InspectFlags)[]> = {
 const HELP = `
 Examples:
   kvasir inspect model.gguf                     a model: metadata, presets, size of its cache per codec
+  kvasir inspect org/repo:Q4_K_M                the same, before a download: does it run, and what fits?
   kvasir inspect model.gguf --kv f16,tq4,tq2    the same, for these codecs
   kvasir inspect model.gguf --kv tq4            the codec of every layer; also with --quality or --context-memory
   kvasir inspect model.kvprofile                a profile: what it was learned on, and what to expect

@@ -9,6 +9,7 @@ import { printResult } from './table.ts';
 interface Options {
   revision?: string;
   profile?: string;
+  force?: boolean;
   json?: boolean;
   quiet?: boolean;
 }
@@ -23,15 +24,24 @@ export function addPull(program: Command): void {
       '--profile <repo>',
       "repository of the model's profile, org/repo or org/repo:file.kvprofile (default: the model's own)",
     )
+    .option('--force', 'download a model that this version does not run, too')
     .option('--json', 'print the result as JSON')
     .option('--quiet', 'print only the result, no progress')
     .action((model: string, options: Options) => runInterruptible(signal => runPull(model, options, signal)));
 }
 
-async function runPull(model: string, { revision, profile, json, quiet }: Options, signal: AbortSignal): Promise<void> {
+async function runPull(
+  model: string,
+  { revision, profile, force, json, quiet }: Options,
+  signal: AbortSignal,
+): Promise<void> {
   const progress = createProgress({ title: model, unit: 'B', quiet });
   const onStop = () => {
-    const flags = [...(revision ? ['--revision', revision] : []), ...(profile ? ['--profile', profile] : [])];
+    const flags = [
+      ...(revision ? ['--revision', revision] : []),
+      ...(profile ? ['--profile', profile] : []),
+      ...(force ? ['--force'] : []),
+    ];
     progress.end();
     console.error(`stopped; the partial download is kept. To resume: ${['kvasir pull', model, ...flags].join(' ')}`);
   };
@@ -39,6 +49,7 @@ async function runPull(model: string, { revision, profile, json, quiet }: Option
   const result = await pull(model, {
     revision,
     profile,
+    force,
     signal,
     onProgress: ({ done, total }) => progress.update(done, total),
     onMessage: progress.note,

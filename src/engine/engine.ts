@@ -4,16 +4,14 @@ import { createKvCache, type KvCache, type KvCacheOptions } from '../cache/kv-ca
 import type { Sequence } from '../cache/sequence.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
 import { type DeviceName, openDevice } from '../kernel/open.ts';
-import { chatTemplateWarning } from '../model/chat.ts';
-import { readConfig, readRopeFrequencies } from '../model/config.ts';
+import { readRopeFrequencies } from '../model/config.ts';
 import { createScratch, type Scratch } from '../model/forward.ts';
-import type { Gguf } from '../model/gguf.ts';
-import { type ModelInput, type OpenOptions, openModel } from '../model/input.ts';
+import { type ModelInput, type OpenedModel, type OpenOptions, openModel } from '../model/input.ts';
 import type { ModelConfig } from '../model/model-config.ts';
+import { type ModelDescription, readModel } from '../model/read-model.ts';
 import type { RopeFrequencies } from '../model/rope.ts';
-import { type ChatTemplate, createChatTemplate } from '../model/template.ts';
-import { getString } from '../model/tokenizer/tokenizer-metadata.ts';
-import { type ChatTokenizer, createTokenizer } from '../model/tokenizer.ts';
+import type { ChatTemplate } from '../model/template.ts';
+import type { ChatTokenizer } from '../model/tokenizer.ts';
 import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weights.ts';
 import type { Plan, PlanShape } from '../plan/plan.ts';
 import { platform } from '../platform/node.ts';
@@ -86,29 +84,18 @@ export interface Engine {
 }
 
 /** A model file's metadata, tokenizer and chat template, without its weights. */
-export interface ModelFile {
-  /** The files, in order; empty if the model is not on disk. */
-  paths: readonly string[];
-  gguf: Gguf;
-  config: ModelConfig;
-  tokenizer: ChatTokenizer;
-  template: ChatTemplate;
+export interface ModelFile extends OpenedModel, ModelDescription {
   rope: RopeFrequencies;
 }
 
-export async function openModelFile(input: ModelInput, options?: OpenOptions): Promise<ModelFile> {
-  const { gguf, paths } = await openModel(input, options);
+export const openModelFile = async (input: ModelInput, options?: OpenOptions): Promise<ModelFile> =>
+  readModelFile(await openModel(input, options));
+
+/** Closes the file on errors. */
+export async function readModelFile({ gguf, paths }: OpenedModel): Promise<ModelFile> {
   try {
-    const config = readConfig(gguf);
-    const tokenizer = createTokenizer(gguf.metadata);
-    const textOf = (id: number | undefined) => (id === undefined ? undefined : tokenizer.tokenText(id));
-    const parsed = createChatTemplate({
-      source: getString(gguf.metadata, 'tokenizer.chat_template'),
-      bosToken: textOf(tokenizer.bos),
-      eosToken: textOf(tokenizer.eos),
-    });
-    const template = { ...parsed, note: parsed.note ?? chatTemplateWarning(tokenizer, parsed) };
-    return { paths, gguf, config, tokenizer, template, rope: await readRopeFrequencies(gguf, config) };
+    const model = readModel(gguf);
+    return { paths, gguf, ...model, rope: await readRopeFrequencies(gguf, model.config) };
   } catch (error) {
     await gguf.close();
     throw error;

@@ -150,17 +150,18 @@ function serveList(hub: FakeHub, request: IncomingMessage, response: ServerRespo
 }
 
 function serveBytes(hub: FakeHub, { bytes }: FakeFile, request: IncomingMessage, response: ServerResponse) {
-  const range = hub.supportsRanges ? /^bytes=(\d+)-$/.exec(request.headers.range ?? '') : null;
+  const range = hub.supportsRanges ? /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? '') : null;
   const from = Number(range?.[1] ?? 0);
   if (from >= bytes.length) return respondWith(416, { 'content-range': `bytes */${bytes.length}` })(request, response);
-  response.setHeader('content-length', bytes.length - from);
-  if (range) response.setHeader('content-range', `bytes ${from}-${bytes.length - 1}/${bytes.length}`);
+  const end = range?.[2] ? Math.min(bytes.length, Number(range[2]) + 1) : bytes.length;
+  response.setHeader('content-length', end - from);
+  if (range) response.setHeader('content-range', `bytes ${from}-${end - 1}/${bytes.length}`);
   response.statusCode = range ? 206 : 200;
   if (request.method === 'HEAD') return response.end();
   const disconnectAt = hub.disconnectAfter.shift() ?? Number.POSITIVE_INFINITY;
-  const part = bytes.subarray(from, from + Math.min(disconnectAt, hub.hangAfter));
+  const part = bytes.subarray(from, Math.min(end, from + Math.min(disconnectAt, hub.hangAfter)));
   hub.servedBytes += part.length;
-  if (part.length === bytes.length - from) return response.end(part);
+  if (part.length === end - from) return response.end(part);
   return response.write(part, () => {
     if (disconnectAt <= hub.hangAfter) setTimeout(() => response.destroy(), 20); // after the bytes are sent
   });

@@ -41,6 +41,8 @@ interface RequestOptions {
   method?: 'GET' | 'HEAD';
   /** First byte to request. */
   start?: number;
+  /** The byte after the last one. Default: the end of the file. */
+  end?: number;
   /** Do not follow redirects to other hosts. Default: false. */
   sameOrigin?: boolean;
 }
@@ -49,7 +51,7 @@ const maxRedirects = 5;
 
 /** One request, no retries. */
 export async function request(hub: Hub, url: string, options: RequestOptions = {}): Promise<HubResponse> {
-  const { method = 'GET', start = 0, sameOrigin = false } = options;
+  const { method = 'GET', start = 0, end, sameOrigin = false } = options;
   const origin = new URL(hub.endpoint).origin;
   const idleTimeout = createIdleTimeout(hub);
   let current = new URL(url);
@@ -57,7 +59,7 @@ export async function request(hub: Hub, url: string, options: RequestOptions = {
     for (let hop = 0; hop <= maxRedirects; hop++) {
       // identity: compression by a proxy would break ranges and sizes.
       const headers: Record<string, string> = { 'user-agent': 'kvasir', 'accept-encoding': 'identity' };
-      if (start > 0) headers.range = `bytes=${start}-`;
+      if (start > 0 || end !== undefined) headers.range = `bytes=${start}-${end === undefined ? '' : end - 1}`;
       if (hub.token !== undefined && current.origin === origin) headers.authorization = `Bearer ${hub.token}`;
       const response = await idleTimeout.watch(
         fetch(current, { method, headers, redirect: 'manual', signal: idleTimeout.signal }),

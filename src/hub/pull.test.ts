@@ -29,7 +29,9 @@ const start = async (files: Record<string, FakeFile> = { [model]: { bytes } }) =
 };
 afterEach(() => hub.close());
 
-const get = (name = repo, options: PullOptions = {}) => pull(name, { env: hub.env, retryDelayMs: 1, ...options });
+// The files are random bytes, no models that run.
+const get = (name = repo, options: PullOptions = {}) =>
+  pull(name, { env: hub.env, retryDelayMs: 1, force: true, ...options });
 const dir = () => join(hub.env.HF_HOME, 'hub', `models--${repo.replace('/', '--')}`);
 const blobs = () => readdirSync(join(dir(), 'blobs'));
 const downloads = () => hub.requests.filter(({ host, method }) => host === 'store' && method === 'GET');

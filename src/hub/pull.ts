@@ -63,6 +63,13 @@ export interface OpenedRepo {
   listing: RepoListing;
 }
 
+/** A model on the hub. */
+export interface RemoteModel {
+  quant?: string;
+  /** Its parts, in order. */
+  files: RemoteFile[];
+}
+
 /** A model in the cache. */
 export interface PulledModel {
   quant?: string;
@@ -83,24 +90,32 @@ export async function openRepo(repo: string, options: HubOptions = {}): Promise<
   return { hub, cache: cacheDir(env), repo, revision, listing: await listRepoFiles(hub, repo, revision) };
 }
 
-/** Downloads the models of an opened repository that match a name. */
-export async function pullModels(
-  opened: OpenedRepo,
-  name: ModelName,
-  onProgress?: HubOptions['onProgress'],
-): Promise<PulledModel[]> {
-  const { hub, repo, listing } = opened;
-  const models = selectModels(listing, name, hub.onMessage);
-  const downloads: Download[] = [];
-  for (const file of models.flatMap(model => model.parts)) {
-    downloads.push({ file, remote: await fetchFileInfo(hub, repo, listing, file) });
+/** The models of an opened repository that match a name. */
+export async function findModels({ hub, repo, listing }: OpenedRepo, name: ModelName): Promise<RemoteModel[]> {
+  const found: RemoteModel[] = [];
+  for (const { quant, parts } of selectModels(listing, name, hub.onMessage)) {
+    const files: RemoteFile[] = [];
+    for (const part of parts) files.push(await fetchFileInfo(hub, repo, listing, part));
+    found.push({ quant, files });
   }
-  const files = await storeFiles(opened, downloads, { onProgress });
-  return models.map(({ quant, parts }) => ({ quant, files: files.splice(0, parts.length) }));
+  return found;
+}
+
+/** Downloads models of an opened repository. */
+export async function storeModels(
+  opened: OpenedRepo,
+  models: readonly RemoteModel[],
+  options: StoreOptions,
+): Promise<PulledModel[]> {
+  const downloads = models.flatMap(({ files }) => files.map(remote => ({ file: remote.file, remote })));
+  const stored = await storeFiles(opened, downloads, options);
+  return models.map(({ quant, files }) => ({ quant, files: stored.splice(0, files.length) }));
 }
 
 interface StoreOptions {
   onProgress?: HubOptions['onProgress'];
+  /** Called before anything is downloaded, if not everything is in the cache. */
+  beforeDownload?: () => Promise<void>;
   /** Throws if a file is not what it should be: it is deleted, and not linked. */
   check?: (path: string) => Promise<void>;
 }
@@ -109,7 +124,7 @@ interface StoreOptions {
 export async function storeFiles(
   { hub, cache, repo, revision, listing: { commit } }: OpenedRepo,
   downloads: readonly Download[],
-  { onProgress, check }: StoreOptions,
+  { onProgress, beforeDownload, check }: StoreOptions,
 ): Promise<PulledFile[]> {
   const dir = repoDir(cache, repo);
   try {
@@ -119,6 +134,7 @@ export async function storeFiles(
     const done = downloads.map(({ remote }) => cachedBytes.get(remote.hash) ?? 0);
     const total = downloads.reduce((sum, { remote }) => sum + remote.size, 0);
     await checkDiskSpace(dir, downloads, cachedBytes);
+    if (done.reduce((a, b) => a + b, 0) < total) await beforeDownload?.();
     for (const [i, { remote, file }] of downloads.entries()) {
       const report = (bytes: number) => {
         done[i] = bytes;

@@ -2,7 +2,7 @@
 import { FormatError } from '../util/errors.ts';
 import { isCommit } from './cache.ts';
 import { toPrintable } from './format.ts';
-import { type Hub, type HubResponse, request, statusError, withRetries } from './http.ts';
+import { type Hub, type HubResponse, request, statusError, TransientError, withRetries } from './http.ts';
 import { isSafePath } from './name.ts';
 
 export interface RepoListing {
@@ -74,6 +74,24 @@ export async function fetchFileInfo(hub: Hub, repo: string, listing: RepoListing
     throw new FormatError(`${what} has no checksum, so it cannot be verified: check HF_ENDPOINT`);
   }
   return { repo, file, url, size, hash };
+}
+
+/** Fills `into` with the bytes of a file from `offset` on. They are not verified: only a whole file has a checksum. */
+export async function readRange(hub: Hub, remote: RemoteFile, offset: number, into: Uint8Array): Promise<void> {
+  const { repo, file, url } = remote;
+  const end = offset + into.length;
+  const send = () => request(hub, url, { start: offset, end });
+  await requestWithRetries(hub, repo, `${repo}/${file}`, send, async ({ response, read }) => {
+    // A server without ranges sends the whole file.
+    let at = response.status === 206 ? offset : 0;
+    while (at < end) {
+      const chunk = await read();
+      if (!chunk) throw new TransientError(`${file}: the connection closed early`);
+      const skipped = Math.max(0, offset - at);
+      into.set(chunk.subarray(skipped, end - at), at + skipped - offset);
+      at += chunk.length;
+    }
+  });
 }
 
 const isSha256 = (text: unknown): text is string => typeof text === 'string' && /^[0-9a-f]{64}$/.test(text);

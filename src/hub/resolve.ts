@@ -44,6 +44,11 @@ export interface ResolvedModel {
   quant?: string;
 }
 
+/** A name on the hub of a model that is not in the cache. */
+export class NotDownloadedError extends InputError {
+  static override readonly name: string = 'InputError';
+}
+
 /** Finds a model by path or by name (`org/repo:Q4_K_M`) in the cache. Throws if it is not on this machine. */
 export async function resolveModel(pathOrName: string, options: ResolveOptions = {}): Promise<ResolvedModel> {
   const found = await stat(pathOrName).catch(() => undefined);
@@ -153,12 +158,12 @@ function requireAllParts({ file, parts, partCount }: GgufModel, advice: string):
   throw new InputError(`${file} has ${partCount} parts, but only ${parts.length} are on this machine: ${advice}`);
 }
 
-async function notFoundError(name: ModelName, others: GgufModel[], cache: string): Promise<InputError> {
+async function notFoundError(name: ModelName, others: GgufModel[], cache: string): Promise<NotDownloadedError> {
   const { repo, quant, file } = name;
   const wanted = file ? `${repo}/${file}` : quant ? `${repo}:${quant}` : repo;
   const names = [...new Set(others.map(model => formatModelName(repo, model, others)))];
   const repos = await listCachedRepos(cache);
   const cached = names.length > 0 ? names : repos;
   const hint = cached.length > 0 ? ` In the cache:${bulletList(cached)}` : '';
-  return new InputError(`${wanted} is not on this machine: run kvasir pull ${wanted}.${hint}`);
+  return new NotDownloadedError(`${wanted} is not on this machine: run kvasir pull ${wanted}.${hint}`);
 }

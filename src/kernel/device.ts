@@ -36,8 +36,22 @@ export interface Projection {
   accumulate?: boolean;
 }
 
-/** The function of a gated feed-forward network (SwiGLU, GEGLU); `gelu` is the approximation by tanh. */
-export type Activation = 'silu' | 'gelu';
+/** Weights of [expert][output] rows, and a bias of the same shape. */
+export type ExpertProjection = Pick<Projection, 'weights' | 'out' | 'bias'>;
+
+/** The experts of each row, best first, and their weights: both [rows][experts per row]. Ids are stored as floats. */
+export interface Routing {
+  readonly experts: Tensor;
+  readonly weights: Tensor;
+}
+
+/**
+ * The function of a gated feed-forward network (SwiGLU, GEGLU). `gelu` is the approximation by tanh. `clamped`: x
+ * sigmoid(CLAMPED_SLOPE x), with the gate at most CLAMP, the up projection from -CLAMP to CLAMP, and 1 added to it.
+ */
+export type Activation = 'silu' | 'gelu' | 'clamped';
+export const CLAMP = 7;
+export const CLAMPED_SLOPE = 1.702;
 
 /**
  * gelu(x) = x sigmoid(GELU_LINEAR x + GELU_CUBIC x^3): the approximation by tanh with its parts multiplied out, so that it
@@ -89,6 +103,8 @@ export interface AttendOptions {
   scale: number;
   /** Scores s become softcap * tanh(s / softcap). Default: they do not. */
   softcap?: number;
+  /** One logit per query head, which the softmax includes like the score of a token whose value is zero. Default: none. */
+  sinkLogits?: Tensor;
 }
 
 export interface KvShape {
@@ -190,6 +206,19 @@ export interface Device {
    * for which a device may use other kernels.
    */
   project(x: Tensor, rows: number, projections: readonly Projection[], prefillRows?: number): void;
+  /**
+   * Chooses the experts with the largest logits, the first of equal ones. Their weights are the softmax over all experts, or,
+   * if `normalize`, over the chosen ones.
+   */
+  route(logits: Tensor, rows: number, routing: Routing, normalize: boolean): void;
+  /**
+   * Like `project`, with the weights of each row's experts: a matrix holds those of all experts one after the other, and so
+   * does a bias. Row r and its i-th expert write row r * (experts per row) + i of `out`. `x` has one row per row, or one per
+   * row and expert.
+   */
+  projectExperts(x: Tensor, rows: number, routing: Routing, projections: readonly ExpertProjection[]): void;
+  /** out += the sum of the experts' outputs, times their weights. */
+  addExperts(outputs: Tensor, rows: number, routing: Routing, out: Tensor): void;
   /** Rotates adjacent pairs of every head by the row's angles, [cos, sin] per pair. Other dims are unchanged. */
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void;
   /** gate = activation(gate) * up. The content of `up` is undefined afterwards. */

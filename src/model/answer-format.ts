@@ -3,6 +3,7 @@
  * reads one character at a time, so how the text was divided makes no difference.
  */
 
+import { CHANNEL } from './channels.ts';
 import { createJsonScanner, createWrittenCalls, type Opening, type WrittenCall } from './written-calls.ts';
 
 /**
@@ -18,6 +19,8 @@ export interface AnswerFormat {
   readonly takesTools: boolean;
   /** Whether answers may begin with `<think>...</think>`. */
   readonly thinks: boolean;
+  /** Whether answers are in channels (channels.ts). */
+  readonly channels: boolean;
 }
 
 /** Recognizes the format by a template's source. */
@@ -27,6 +30,7 @@ export function detectAnswerFormat(template = ''): AnswerFormat {
     toolCalls: isLlama ? 'llama3' : 'hermes',
     takesTools: /\btools\b/.test(template),
     thinks: template.includes('</think>'),
+    channels: template.includes(CHANNEL),
   };
 }
 

@@ -9,16 +9,25 @@ export interface Traits {
   models: string;
   /** Which dims of a head RoPE rotates together in the file: 2i with 2i + 1, or i with i + dims / 2. */
   pairing: 'adjacent' | 'halves';
-  /** Biases of Q, K and V. Default: never. */
-  bias?: 'always' | 'optional';
+  /** Biases of Q, K and V; `everywhere`: of all matrices in the layers. Default: never. */
+  bias?: 'always' | 'optional' | 'everywhere';
+  /** The softmax of attention includes a logit per head (`attn_sinks`). */
+  sinkLogits?: boolean;
   /** RMS norms of queries and keys before RoPE: of each head, or of all heads together. Default: none. */
   qkNorm?: 'head' | 'row';
   /** Where the norms of attention and feed-forward are: at their inputs, their outputs, or both. Default: inputs. */
   norms?: 'inputs' | 'outputs' | 'both';
+  /** The tensor with the norm of the feed-forward network's input. Default: ffn_norm. */
+  ffnNorm?: 'post_attention_norm';
   /** Of the feed-forward network. Default: silu. */
   activation?: Activation;
   /** ffn_up.weight holds gate and up, one after the other. */
   fusedGateUp?: boolean;
+  /**
+   * The metadata may have a number of experts, or always has. The weights of a row's experts are the softmax of its router
+   * over the chosen experts (normalized to 1), or over all.
+   */
+  experts?: { in: 'some' | 'all'; softmaxOver: 'chosen' | 'all' };
   /** Every n-th layer has no RoPE; or, in files with a window, the layers that see all tokens have none. */
   ropelessEvery?: number;
   ropelessFull?: boolean;
@@ -50,19 +59,35 @@ export interface Traits {
 
 export const architectures = {
   llama: {
-    models: 'Llama 2 and 3, Mistral, SmolLM2',
+    models: 'Llama 2 and 3, Mistral, Mixtral, SmolLM2',
     pairing: 'adjacent',
     bias: 'optional',
     ropeFactors: true,
     ignoresWindow: true,
+    experts: { in: 'some', softmaxOver: 'chosen' },
   },
   mistral3: { models: 'Mistral Small 3, Ministral 3', pairing: 'adjacent', ropeFactors: true, ignoresWindow: true },
   qwen2: { models: 'Qwen 2 and 2.5', pairing: 'halves', bias: 'always' },
   qwen3: { models: 'Qwen 3', pairing: 'halves', qkNorm: 'head' },
+  qwen3moe: {
+    models: 'Qwen 3 30B-A3B and 235B-A22B',
+    pairing: 'halves',
+    qkNorm: 'head',
+    experts: { in: 'all', softmaxOver: 'chosen' },
+  },
   // Without images all parts of a position are equal, and its RoPE is that of qwen3.
   qwen3vl: { models: 'Qwen 3 VL without images', pairing: 'halves', qkNorm: 'head' },
   phi3: { models: 'Phi-3, 3.5 and 4', pairing: 'halves', fusedGateUp: true, longRope: true, ignoresWindow: true },
   smollm3: { models: 'SmolLM3', pairing: 'adjacent', ropelessEvery: 4 },
+  granitemoe: {
+    models: 'Granite 3 1B-A400M and 3B-A800M',
+    pairing: 'adjacent',
+    bias: 'optional',
+    ropeFactors: true,
+    scales: true,
+    ropeSwitch: true,
+    experts: { in: 'all', softmaxOver: 'chosen' },
+  },
   granite: {
     models: 'Granite 3',
     pairing: 'adjacent',
@@ -79,6 +104,7 @@ export const architectures = {
     fullEvery: 4,
     localRopeBase: 'same',
   },
+  olmoe: { models: 'OLMoE', pairing: 'halves', qkNorm: 'row', experts: { in: 'all', softmaxOver: 'all' } },
   exaone4: {
     models: 'EXAONE 4',
     pairing: 'halves',
@@ -112,6 +138,16 @@ export const architectures = {
     fullEvery: 6,
     localRopeBase: 10000,
     imageEncoder: true,
+  },
+  'gpt-oss': {
+    models: 'gpt-oss 20B and 120B',
+    pairing: 'halves',
+    bias: 'everywhere',
+    sinkLogits: true,
+    ffnNorm: 'post_attention_norm',
+    activation: 'clamped',
+    experts: { in: 'all', softmaxOver: 'chosen' },
+    fullEvery: 2,
   },
 } satisfies Record<string, Traits>;
 

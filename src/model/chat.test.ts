@@ -216,7 +216,7 @@ describe('messages', () => {
   it('and variables must be JSON data', () => {
     expect(() => render(ANY, [], { variables: { x: cyclic } })).toThrow(/contain themselves/);
     expect(render('{{ n }}{{ ok }}{{ nothing is none }}', [], { variables: { n: 1, ok: true, nothing: null } })).toBe(
-      '1truetrue',
+      '1TrueTrue',
     );
   });
 });

@@ -75,7 +75,7 @@ export function startCheck(
   device: Device,
   { scratch, recent, chooseLayers, onOutputs }: CodeCheck,
   placed: readonly Placed[],
-  options: AttendOptions,
+  optionsOf: (layer: number) => AttendOptions,
 ): PassCheck | undefined {
   const last = findLastRow(placed, recent, scratch);
   if (!last) return undefined;
@@ -93,7 +93,7 @@ export function startCheck(
       checked.push(layer);
       device.seal(layer, seals);
       device.copyRows(q, last.row, query, 0, 1);
-      device.attend(layer, query, output, runs, options);
+      device.attend(layer, query, output, runs, optionsOf(layer));
       device.copyRows(attention, last.row, outputs, row, 1);
       device.copyRows(output, 0, outputs, row + 1, 1);
     },

@@ -1,12 +1,14 @@
 import { describe, expect, it } from 'vitest';
-import { arrayOf, type GgufSpec, typed, writeGguf } from '../../test/support/gguf-writer.ts';
+import { arrayOf, type GgufSpec, type Metadata, typed, writeGguf } from '../../test/support/gguf-writer.ts';
 import { describeWithFile, smolModel } from '../../test/support/shared.ts';
 import { type TinyOptions, tinyModel } from '../../test/support/tiny-model.ts';
 import { weightTypes } from '../kernel/weights/types.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
+import { architectures } from './architectures.ts';
 import { readConfig, readRopeFrequencies } from './config.ts';
 import { openGguf, readGguf } from './gguf.ts';
 import { bytesSource } from './source.ts';
+import { unsupportedArchitectures } from './unsupported-architectures.ts';
 
 const open = (spec: GgufSpec) => readGguf([bytesSource(writeGguf(spec))]);
 const config = async (options?: TinyOptions) => readConfig(await open(tinyModel(options)));
@@ -41,7 +43,10 @@ describe('reading a config', () => {
       layerRopes: ['global', 'global'],
       attentionWindows: [undefined, undefined],
       qkvBias: false,
+      otherBiases: false,
+      sinkLogits: false,
       norms: 'inputs',
+      ffnNorm: 'ffn_norm',
       activation: 'silu',
       fusedQkv: false,
       fusedGateUp: false,
@@ -74,6 +79,46 @@ describe('reading a config', () => {
       headDim: 32,
       rope: { pairing: 'halves', dims: 32 },
     });
+  });
+
+  it('of gemma3: windows and RoPE by layer', async () => {
+    const windowed = { 'gemma3.attention.sliding_window': 16, 'gemma3.rope.scaling.factor': typed('f32', 8) };
+    const six = [16, 16, 16, 16, 16, undefined];
+    const gguf = await open(tinyModel({ architecture: 'gemma3', layers: 7, metadata: windowed }));
+    const found = readConfig(gguf);
+    expect(found).toMatchObject({
+      attentionWindows: [...six, 16],
+      layerRopes: [...six, 16].map(window => (window ? 'local' : 'global')),
+      rope: { base: 10000.5, scaling: { type: 'linear', factor: 8 } },
+      localRope: { base: 10000, scaling: { type: 'none' } },
+      embeddingScale: 8,
+      activation: 'gelu',
+    });
+    const { frequencies, local } = await readRopeFrequencies(gguf, found);
+    expect([frequencies[0], local?.frequencies[0]]).toEqual([1 / 8, 1]);
+    const pattern = (value: Metadata[string]) =>
+      config({
+        architecture: 'gemma3',
+        metadata: { ...windowed, 'gemma3.attention.sliding_window_pattern': value },
+      });
+    expect((await pattern(2)).attentionWindows).toEqual([16, undefined]);
+    expect((await pattern(arrayOf('bool', [false, true]))).attentionWindows).toEqual([undefined, 16]);
+    await expect(pattern(arrayOf('bool', [true]))).rejects.toThrow(/1 flags for 2 layers/);
+    expect((await config({ architecture: 'gemma3' })).attentionWindows).toEqual([undefined, undefined]);
+  });
+
+  it('of gemma3 with an image encoder, which is ignored', async () => {
+    const { metadata, tensors } = tinyModel({ architecture: 'gemma3' });
+    const image = { ...tensors[0], name: 'v.blk.0.attn_q.weight' };
+    expect(readConfig(await open({ metadata, tensors: [...tensors, image] }))).toMatchObject({ layers: 2 });
+  });
+
+  it('of exaone4 with windows: RoPE only in layers with one', async () => {
+    const metadata = { 'exaone4.attention.sliding_window': 16 };
+    const { attentionWindows, layerRopes } = await config({ architecture: 'exaone4', layers: 4, metadata });
+    expect(attentionWindows).toEqual([16, 16, 16, undefined]);
+    expect(layerRopes).toEqual(['global', 'global', 'global', undefined]);
+    expect((await config({ architecture: 'exaone4' })).layerRopes).toEqual(['global', 'global']);
   });
 
   it.each(weightTypes)('of a model in %s', async type => {
@@ -141,11 +186,19 @@ describe('RoPE scaling', () => {
 
 describe('a model is rejected', () => {
   it('for an unsupported architecture, listing the supported ones', async () => {
-    for (const name of ['gemma3', 'toString', '__proto__'])
+    for (const name of ['gemma7', 'toString', '__proto__'])
       await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(/llama, mistral3, qwen2, qwen3,/);
     await expect(withMeta({ 'general.architecture': undefined })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.architecture': 7 })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.type': 'adapter' })).rejects.toThrow(UnsupportedError);
+  });
+
+  it('for a well-known architecture that does not run, with the reason', async () => {
+    expect([...unsupportedArchitectures.keys()].filter(name => Object.hasOwn(architectures, name))).toEqual([]);
+    for (const name of ['mamba', 'deepseek2', 'lfm2', 'bert', 'clip', 'whisper', 't5'])
+      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(
+        `: ${unsupportedArchitectures.get(name)}.`,
+      );
   });
 
   it.each<[string, TinyOptions['metadata'], RegExp]>([
@@ -177,12 +230,46 @@ describe('a model is rejected', () => {
     ['a wrong ffn', { 'llama.feed_forward_length': 96 }, /ffn_gate\.weight should be \[64,96\]/],
     ['a vocabulary of another size', { 'tokenizer.ggml.tokens': ['a', 'b'] }, /2 tokens/],
     ['a vocabulary that is not an array', { 'tokenizer.ggml.tokens': 'abc' }, /no list/],
-    ['experts', { 'llama.expert_count': 8 }, /mixture of experts/],
-    ['a sliding window', { 'llama.attention.sliding_window': 128 }, /sliding window/],
+    ['experts without tensors', { 'llama.expert_count': 8, 'llama.expert_used_count': 2 }, /no tensor.*ffn_gate_inp/],
+    ['experts of which none is used', { 'llama.expert_count': 8, 'llama.expert_used_count': 0 }, /from 1 to 8, not 0/],
+    [
+      'more used experts than there are',
+      { 'llama.expert_count': 8, 'llama.expert_used_count': 9 },
+      /from 1 to 8, not 9/,
+    ],
+    ['too many experts', { 'llama.expert_count': 2 ** 31, 'llama.expert_used_count': 2 }, /expert_count/],
     ['non-causal attention', { 'llama.attention.causal': false }, /non-causal/],
     ['a scaling type that is not a string', { 'llama.rope.scaling.type': 3 }, /must be a string/],
   ])('for %s', async (_, metadata, message) => {
     await expect(withMeta(metadata)).rejects.toThrow(message);
+  });
+
+  it('for experts that the architecture does not have, no experts where it has them, and misshapen ones', async () => {
+    await expect(withMeta({ 'qwen3.expert_count': 8 }, { architecture: 'qwen3' })).rejects.toThrow(UnsupportedError);
+    const qwen = (metadata: TinyOptions['metadata']) => withMeta(metadata, { architecture: 'qwen3moe' });
+    await expect(qwen({ 'qwen3moe.expert_count': 0 })).rejects.toThrow(/expert_count must be from 1/);
+    await expect(qwen({ 'qwen3moe.expert_count': undefined })).rejects.toThrow(/expert_count is missing/);
+    await expect(qwen({ 'qwen3moe.expert_count': 4 })).rejects.toThrow(/ffn_gate_inp\.weight should be \[64,4\]/);
+    await expect(qwen({ 'qwen3moe.expert_feed_forward_length': 64 })).rejects.toThrow(
+      /ffn_gate_exps\.weight should be \[64,64,8\].* is \[64,128,8\]/,
+    );
+    await expect(qwen({ 'qwen3moe.expert_weights_scale': 2.5 })).rejects.toThrow(UnsupportedError);
+  });
+
+  it('for a gpt-oss model without sinks, with sinks for other heads, or without a bias', async () => {
+    const { metadata, tensors } = tinyModel({ architecture: 'gpt-oss', tied: false });
+    const read = async (name: string, change: (tensor: WriterTensor) => WriterTensor[]) =>
+      readConfig(await open({ metadata, tensors: tensors.flatMap(t => (t.name === name ? change(t) : [t])) }));
+    await expect(read('blk.0.attn_sinks.weight', () => [])).rejects.toThrow(/no tensor blk\.0\.attn_sinks\.weight/);
+    await expect(
+      read('blk.1.attn_sinks.weight', t => [{ ...t, shape: [2], data: t.data.subarray(0, 8) }]),
+    ).rejects.toThrow(/attn_sinks\.weight should be \[4\].* is \[2\]/);
+    await expect(read('blk.1.ffn_up_exps.bias', () => [])).rejects.toThrow(/ffn_up_exps\.bias.*\[128,8\]/);
+  });
+
+  it('for a sliding window of an architecture without one', async () => {
+    const metadata = { 'qwen2.attention.sliding_window': 128 };
+    await expect(config({ architecture: 'qwen2', metadata })).rejects.toThrow(/sliding window/);
   });
 
   it('for a missing, misshapen or unknown tensor, with its name', async () => {

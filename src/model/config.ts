@@ -8,7 +8,7 @@ import { type Gguf, readTensorAsFloat32, requireTensor } from './gguf.ts';
 import { quote } from './gguf-header.ts';
 import { readLayerRopes, readLocalRope, readWindows } from './layer-kinds.ts';
 import { createMetadataReader, type MetadataReader } from './metadata-reader.ts';
-import type { ModelConfig } from './model-config.ts';
+import type { ExpertsConfig, ModelConfig } from './model-config.ts';
 import {
   checkFrequencyFactors,
   type RopeConfig,
@@ -17,6 +17,7 @@ import {
   ropeFrequencies,
 } from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
+import { unsupportedArchitectures } from './unsupported-architectures.ts';
 
 /** Reads a model's config and checks that its metadata and tensors agree. */
 export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfig {
@@ -31,7 +32,8 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
   const kvHeads = meta.integer('attention.head_count_kv', { max: 2 ** 14, layers, fallback: heads });
   if (heads % kvHeads !== 0) meta.fail(`${heads} query heads cannot share ${kvHeads} key-value heads evenly`);
   const headDim = readHeadDim(meta, width, heads);
-  const ffn = meta.integer('feed_forward_length', { max: 2 ** 24, layers });
+  const experts = readExperts(meta, traits);
+  const ffn = readInnerWidth(meta, layers, experts);
   const context = readContext(meta);
   const scales = readScales(meta, traits, width);
   const rope: RopeConfig = {
@@ -53,6 +55,7 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
     kvHeads,
     headDim,
     ffn,
+    experts,
     vocab: readVocabSize(gguf),
     context,
     normEps: meta.float('attention.layer_norm_rms_epsilon', { min: 0, max: 1 }) / scales.residual ** 2,
@@ -68,9 +71,12 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
     localRope: readLocalRope(meta, traits, rope),
     layerRopes: readLayerRopes(meta, traits, attentionWindows),
     attentionWindows,
-    qkvBias: traits.bias === 'always' || (traits.bias === 'optional' && hasBias(gguf.tensors)),
+    qkvBias: traits.bias === 'optional' ? hasBias(gguf.tensors) : traits.bias !== undefined,
+    otherBiases: traits.bias === 'everywhere',
+    sinkLogits: traits.sinkLogits ?? false,
     qkNorm: traits.qkNorm,
     norms: traits.norms ?? 'inputs',
+    ffnNorm: traits.ffnNorm ?? 'ffn_norm',
     activation: traits.activation ?? 'silu',
     fusedQkv: gguf.tensors.has('blk.0.attn_qkv.weight'),
     fusedGateUp: traits.fusedGateUp ?? false,
@@ -91,10 +97,13 @@ export async function readRopeFrequencies(gguf: Gguf, { rope, localRope }: Model
 function readArchitecture({ metadata }: Pick<Gguf, 'metadata'>): Architecture {
   const name = metadata.get('general.architecture');
   if (typeof name !== 'string') throw new FormatError('The file has no general.architecture. Is it a model?');
-  if (!Object.hasOwn(architectures, name))
+  if (!Object.hasOwn(architectures, name)) {
+    const reason = unsupportedArchitectures.get(name);
     throw new UnsupportedError(
-      `The architecture ${quote(name)} is not supported. Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
+      `The architecture ${quote(name)} is not supported${reason ? `: ${reason}` : ''}. ` +
+        `Use a model of one of these: ${supportedArchitectures.join(', ')}.`,
     );
+  }
   const kind = metadata.get('general.type') ?? 'model';
   if (kind !== 'model')
     throw new UnsupportedError(`The file contains ${quote(String(kind))}, not a model. Pass the model file.`);
@@ -124,6 +133,24 @@ function readHeadDim(meta: MetadataReader, width: number, heads: number): number
   if (headDim !== valueDim) meta.unsupported(`keys of ${headDim} and values of ${valueDim} dimensions per head`);
   if (headDim % 2 !== 0) meta.fail(`the head dimension ${headDim} is odd, but RoPE rotates pairs`);
   return headDim;
+}
+
+function readExperts(meta: MetadataReader, { experts }: Traits): ExpertsConfig | undefined {
+  const isDense = !meta.value('expert_count');
+  if (!experts && !isDense) meta.unsupported('a mixture of experts');
+  if (!experts || (isDense && experts.in === 'some')) return undefined;
+  const count = meta.integer('expert_count', { max: 4096 });
+  const used = meta.integer('expert_used_count', { max: count });
+  // Some files write zero for the default.
+  const scale = meta.float('expert_weights_scale', { min: 0, max: 1e6, fallback: 0 }) || 1;
+  if (scale !== 1) meta.unsupported(`experts whose weights are multiplied by ${scale}`);
+  return { count, used, normalize: experts.softmaxOver === 'chosen' };
+}
+
+/** Some architectures write the width of an expert apart from that of a dense network. */
+function readInnerWidth(meta: MetadataReader, layers: number, experts?: ExpertsConfig): number {
+  const ofExpert = experts && meta.value('expert_feed_forward_length') !== undefined;
+  return meta.integer(ofExpert ? 'expert_feed_forward_length' : 'feed_forward_length', { max: 2 ** 24, layers });
 }
 
 function readRopeDims(meta: MetadataReader, headDim: number): number {
@@ -156,7 +183,7 @@ function readScales(
 ): { embedding: number; residual: number; logits: number } {
   if (!scales) return { embedding: scaledEmbedding ? Math.sqrt(width) : 1, residual: 1, logits: 1 };
   // Some files write zero for the default.
-  const scale = (key: string) => meta.float(key, { min: 0, max: 1e6, fallback: 0 }) || 1;
+  const scale = (key: string) => (meta.value(key) === 0 ? 1 : meta.float(key, { min: 1e-4, max: 1e6, fallback: 1 }));
   return { embedding: scale('embedding_scale'), residual: scale('residual_scale'), logits: 1 / scale('logit_scale') };
 }
 
@@ -205,7 +232,6 @@ function readAttnFactor(meta: MetadataReader): number {
 
 /** Rejects features that some models of these architectures have, which would otherwise be ignored silently. */
 function rejectUnsupported(meta: MetadataReader, { ignoresWindow, fullEvery }: Traits): void {
-  if (meta.value('expert_count')) meta.unsupported('a mixture of experts');
   if (meta.value('attention.causal') === false) meta.unsupported('non-causal attention');
   if (meta.value('nextn_predict_layers')) meta.unsupported('layers that predict further tokens');
   if (meta.value('attention.sliding_window') && !ignoresWindow && !fullEvery)

@@ -15,10 +15,16 @@ import type {
   SamplingRequest,
   SealRequest,
   Tensor,
-  Weights,
 } from '../kernel/device.ts';
 import { createYielder } from '../platform/event-loop.ts';
 import { type CodeCheck, startCheck } from './code-check.ts';
+import {
+  createFeedForwardScratch,
+  type FeedForwardProjections,
+  type FeedForwardScratch,
+  feedForward,
+  feedForwardProjections,
+} from './feed-forward.ts';
 import type { ModelConfig } from './model-config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
@@ -38,7 +44,7 @@ export interface Chunk {
 }
 
 /** Activations, allocated once for the largest batch. */
-export interface Scratch {
+export interface Scratch extends FeedForwardScratch {
   rows: number;
   /** The residual stream. */
   x: Tensor;
@@ -47,8 +53,6 @@ export interface Scratch {
   k: Tensor;
   v: Tensor;
   attention: Tensor;
-  gate: Tensor;
-  up: Tensor;
   ropeAngles: Tensor;
   /** Of layers with a window, if theirs are others. */
   localRopeAngles?: Tensor;
@@ -69,18 +73,16 @@ export interface LoadedModel {
 }
 
 /** The matrix multiplications of a layer. The arrays are created once, so that a device can cache state per array. */
-interface LayerProjections {
+interface LayerProjections extends FeedForwardProjections {
   qkv: readonly Projection[];
   attentionOutput: readonly Projection[];
-  gateUp: readonly Projection[];
-  down: readonly Projection[];
 }
 
 /** Max rows of logits per multiplication: each row is as long as the vocabulary. */
 const MAX_LOGIT_ROWS = 64;
 
 export function createScratch(device: Device, config: ModelConfig, rows: number): Scratch {
-  const { width, heads, kvHeads, headDim, ffn, vocab, rope, localRope } = config;
+  const { width, heads, kvHeads, headDim, vocab, rope, localRope } = config;
   const logitRows = Math.min(rows, MAX_LOGIT_ROWS);
   return {
     rows,
@@ -90,8 +92,7 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
     k: device.createTensor(rows, kvHeads * headDim),
     v: device.createTensor(rows, kvHeads * headDim),
     attention: device.createTensor(rows, heads * headDim),
-    gate: device.createTensor(rows, ffn),
-    up: device.createTensor(rows, ffn),
+    ...createFeedForwardScratch(device, config, rows),
     ropeAngles: device.createTensor(rows, rope.dims),
     ...(localRope && { localRopeAngles: device.createTensor(rows, localRope.dims) }),
     outputRows: device.createTensor(logitRows, width),
@@ -101,11 +102,9 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
 }
 
 function projectionsOf(scratch: Scratch, weights: ModelWeights): LayerProjections[] {
-  const { x, normed, q, k, v, gate, up } = scratch;
+  const { x, normed, q, k, v } = scratch;
   /** Added to the residual stream, or normalized first. */
-  const output = (weights: Weights, norm?: Tensor): Projection[] => [
-    norm ? { weights, out: normed } : { weights, out: x, accumulate: true },
-  ];
+  const output = (norm?: Tensor) => (norm ? { out: normed } : { out: x, accumulate: true });
   const projections =
     scratch.projections.get(weights) ??
     weights.layers.map(w => ({
@@ -114,12 +113,8 @@ function projectionsOf(scratch: Scratch, weights: ModelWeights): LayerProjection
         { weights: w.k, out: k, bias: w.kBias },
         { weights: w.v, out: v, bias: w.vBias },
       ],
-      attentionOutput: output(w.attentionOutput, w.attentionOutputNorm),
-      gateUp: [
-        { weights: w.gate, out: gate },
-        { weights: w.up, out: up },
-      ],
-      down: output(w.down, w.ffnOutputNorm),
+      attentionOutput: [{ weights: w.attentionOutput, bias: w.attentionOutputBias, ...output(w.attentionOutputNorm) }],
+      ...feedForwardProjections(scratch, w, output(w.ffnOutputNorm)),
     }));
   scratch.projections.set(weights, projections);
   return projections;
@@ -177,9 +172,13 @@ export async function forward(
   chunks: readonly Chunk[],
   { onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {
-  const { headDim, normEps, embeddingScale, layerRopes, activation, logitSoftcap } = config;
-  const attendOptions = { scale: config.attentionScale, softcap: config.attentionSoftcap };
-  const { x, normed, q, k, v, attention, gate, up } = scratch;
+  const { headDim, normEps, embeddingScale, layerRopes, logitSoftcap } = config;
+  const attendOptions = (layer: number) => ({
+    scale: config.attentionScale,
+    softcap: config.attentionSoftcap,
+    sinkLogits: weights.layers[layer].sinkLogits,
+  });
+  const { x, normed, q, k, v, attention } = scratch;
   const { placed, rows, prefillRows } = assignRows(chunks);
   const check = codeCheck && startCheck(device, codeCheck, placed, attendOptions);
   const views: KvBlocks[] = chunks.flatMap(({ sequence: { view, exactView } }) =>
@@ -197,10 +196,11 @@ export async function forward(
   const rounds = groupRunsByRound(placed);
   const yielder = createYielder();
   const projections = projectionsOf(scratch, weights);
+  const pass = { device, config, scratch, rows, prefillRows, yielder };
 
   for (let layer = resume?.layer ?? 0; layer < weights.layers.length; layer++) {
     const w = weights.layers[layer];
-    const { qkv, attentionOutput, gateUp, down } = projections[layer];
+    const { qkv, attentionOutput } = projections[layer];
     // Attention: norm, q/k/v projections, RoPE, attention, output projection added to the residual stream.
     if (w.attentionNorm) device.rmsNorm(x, rows, w.attentionNorm, normEps, normed);
     device.project(w.attentionNorm ? normed : x, rows, qkv, prefillRows);
@@ -223,19 +223,16 @@ export async function forward(
     for (const [round, { runs, seals }] of rounds.entries()) {
       if (seals.length > 0) device.seal(layer, seals);
       device.append(layer, k, v, runs);
-      device.attend(layer, q, attention, runs, attendOptions);
+      device.attend(layer, q, attention, runs, attendOptions(layer));
       check?.check(layer, round, q, attention);
       if (yielder.isDue()) await yielder.yieldNow();
     }
     device.project(attention, rows, attentionOutput, prefillRows);
     if (w.attentionOutputNorm) device.rmsNorm(normed, rows, w.attentionOutputNorm, normEps, x, true);
-    // Feed-forward: norm, gate and up projections, their gated product, down projection added to the residual stream.
+    // Feed-forward: norm, the network, added to the residual stream.
     if (w.ffnNorm) device.rmsNorm(x, rows, w.ffnNorm, normEps, normed);
     if (yielder.isDue()) await yielder.yieldNow();
-    device.project(w.ffnNorm ? normed : x, rows, gateUp, prefillRows);
-    device.gate(gate, up, rows, activation);
-    if (yielder.isDue()) await yielder.yieldNow();
-    device.project(gate, rows, down, prefillRows);
+    await feedForward(pass, w.ffnNorm ? normed : x, projections[layer]);
     if (w.ffnOutputNorm) device.rmsNorm(normed, rows, w.ffnOutputNorm, normEps, x, true);
     if (yielder.isDue()) await yielder.yieldNow();
   }

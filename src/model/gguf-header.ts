@@ -86,7 +86,7 @@ export async function readHeader(source: ByteSource): Promise<GgufHeader> {
     } catch (error) {
       if (!(error instanceof NeedMoreBytes)) throw error;
       assert(bytes.length < maxLength, 'the header is longer than its file');
-      length = Math.min(Math.max(length * 8, error.length), maxLength);
+      length = Math.min(Math.max(length * 2, error.length), maxLength);
     }
   }
 }
@@ -346,7 +346,6 @@ const unsupportedTypes: Record<number, string> = {
   36: 'IQ4_NL_4_4',
   37: 'IQ4_NL_4_8',
   38: 'IQ4_NL_8_8',
-  39: 'MXFP4',
   40: 'NVFP4',
   41: 'Q1_0',
 };

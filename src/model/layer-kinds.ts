@@ -17,9 +17,9 @@ export function readWindows(
   if (!fullEvery || !window) return Array(layers).fill(undefined);
   const key = 'attention.sliding_window_pattern';
   const flags = meta.value(key);
-  if (Array.isArray(flags)) {
+  if (typeof flags === 'object') {
     if (flags.length !== layers) meta.fail(`${key} has ${flags.length} flags for ${layers} layers`);
-    return flags.map(flag => (flag ? window : undefined));
+    return Array.from<unknown, number | undefined>(flags as ArrayLike<unknown>, flag => (flag ? window : undefined));
   }
   const period = meta.integer(key, { max: 4096, fallback: fullEvery });
   return Array.from({ length: layers }, (_, layer) => ((layer + 1) % period === 0 ? undefined : window));

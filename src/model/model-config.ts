@@ -16,8 +16,10 @@ export interface ModelConfig {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
-  /** Inner width of the feed-forward network. */
+  /** Inner width of the feed-forward network, or of each expert. */
   readonly ffn: number;
+  /** The feed-forward network is a mixture of experts. */
+  readonly experts: ExpertsConfig | undefined;
   /** Tokens in the vocabulary. */
   readonly vocab: number;
   /** Context length that the model was trained for, in tokens. */
@@ -39,16 +41,29 @@ export interface ModelConfig {
   readonly layerRopes: readonly (LayerRope | undefined)[];
   /** How many of the last tokens each layer sees; undefined: all. */
   readonly attentionWindows: AttentionWindows;
-  /** Q, K and V have biases. */
+  /** Q, K and V have biases; so have the other matrices of a layer. */
   readonly qkvBias: boolean;
+  readonly otherBiases: boolean;
+  /** The softmax of attention includes a logit per head. */
+  readonly sinkLogits: boolean;
   /** Queries and keys are RMS-normalized before RoPE: each head, or all heads together. */
   readonly qkNorm: 'head' | 'row' | undefined;
   /** Where the norms of attention and feed-forward are. */
   readonly norms: 'inputs' | 'outputs' | 'both';
+  /** The tensor with the norm of the feed-forward network's input. */
+  readonly ffnNorm: 'ffn_norm' | 'post_attention_norm';
   readonly activation: Activation;
   /** Q, K and V are the rows of one tensor; so are gate and up. */
   readonly fusedQkv: boolean;
   readonly fusedGateUp: boolean;
   /** The embedding matrix is also the output head. */
   readonly tiedOutput: boolean;
+}
+
+export interface ExpertsConfig {
+  readonly count: number;
+  /** Experts per row. */
+  readonly used: number;
+  /** The weights of a row's experts add up to 1. */
+  readonly normalize: boolean;
 }

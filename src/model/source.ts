@@ -22,7 +22,13 @@ export interface ByteSource {
 
 type ReadInto = ByteSource['readInto'];
 
-function createSource(name: string, size: number, fill: ReadInto, close: () => Promise<void>): ByteSource {
+/** A source that checks every range before `fill` reads it. */
+export function createSource(
+  name: string,
+  size: number,
+  fill: ReadInto,
+  close: () => Promise<void> = async () => {},
+): ByteSource {
   if (!Number.isSafeInteger(size) || size < 0) throw new InputError(`${name} has no valid size: ${size}.`);
   const readInto: ReadInto = async (offset, into) => {
     checkRange(name, size, offset, into.length);
@@ -99,11 +105,11 @@ export function blobSource(blob: Blob, name = 'name' in blob ? String(blob.name)
       throw unreadableError(name, cause);
     }
   };
-  return { ...createSource(name, blob.size, fill, async () => {}), sha256: knownHashes.get(blob) };
+  return { ...createSource(name, blob.size, fill), sha256: knownHashes.get(blob) };
 }
 
 /** Bytes in memory. */
 export function bytesSource(bytes: Uint8Array, name = 'bytes'): ByteSource {
   const fill: ReadInto = async (offset, into) => into.set(bytes.subarray(offset, offset + into.length));
-  return createSource(name, bytes.length, fill, async () => {});
+  return createSource(name, bytes.length, fill);
 }

@@ -107,6 +107,32 @@ describe('templates of model families', () => {
   });
 });
 
+// What jinja2 3.1 prints, with the settings of transformers; it rejects a loop over tools that are none.
+describe('templates are rendered as in Python', () => {
+  it.each([
+    ['{% for x in missing %}{{ x }}{% endfor %}.', '.'],
+    ['{% for x in tools %}{{ x }}{% endfor %}.', '.'],
+    ['{% for x in missing if x %}{{ x }}{% endfor %}.', '.'],
+    [
+      '{{ missing | length }}{{ missing | trim }}{{ missing | list | length }}{{ missing | selectattr("a") | list }}',
+      '00[]',
+    ],
+    ['{{ none | selectattr("a") | list }}{{ none | string }}', '[]None'],
+    ['{{ none }}{{ true }}{% if true %}{{ data.none }}{% endif %}{% set x = none %}{{ x }}', 'NoneTrueNoneNone'],
+    ['{{ "a" ~ none ~ false ~ missing ~ 1 }}', 'aNoneFalse1'],
+    [
+      '{{ data | string }}',
+      `{'s': "it's", 'n': 'a\\n\\\\"', 'f': 1.5, 'i': 2, 'b': True, 'none': None, 'l': [1, 'x']}`,
+    ],
+    ['{{ data.l | upper }}{{ data.b | lower }}', "[1, 'X']true"],
+    ['{{ [3, 1, 2] | min }}{{ [3, 1, 2] | max }}', '13'],
+    ['{{ tools is none }}{{ documents is defined }}', 'TrueTrue'],
+  ])('%s', (source, text) => {
+    const data = { s: "it's", n: 'a\n\\"', f: 1.5, i: 2, b: true, none: null, l: [1, 'x'] };
+    expect(createChatTemplate({ source }).render([], { variables: { data } })).toBe(text);
+  });
+});
+
 const grow = (start: string, times: number) =>
   `{% set ns = namespace(s=${start}) %}{% for i in range(${times}) %}{% set ns.s = ns.s + ns.s %}{% endfor %}`;
 const forever = (body: string) => `{% for a in range(9999) %}{% for b in range(9999) %}${body}{% endfor %}{% endfor %}`;
@@ -119,6 +145,7 @@ const HOSTILE: Record<string, string> = {
   'a doubling string': `${grow("'aaaaaaaa'", 60)}{{ ns.s }}`,
   'a doubling list': `${grow('[1]', 60)}{{ ns.s }}`,
   'lists of lists': `{% set ns = namespace(s=['lol']) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s | tojson }}`,
+  'a namespace in itself as text': '{% set ns = namespace() %}{% set ns.a = ns %}{{ ns | string }}',
   'a namespace in itself': '{% set ns = namespace() %}{% set ns.a = ns %}{{ ns | tojson }}',
   'an endless macro': '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}',
   'a branching macro': '{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}',

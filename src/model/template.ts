@@ -61,6 +61,9 @@ export function createChatTemplate({ source, bosToken = '', eosToken = '' }: Cha
       const prepared = templateMessages(messages);
       const render = (list: typeof prepared) =>
         renderTemplate(program, mapLiteral, {
+          // Always defined, as in transformers: templates compare them with none.
+          tools: null,
+          documents: null,
           ...variables,
           messages: list,
           add_generation_prompt: addGenerationPrompt,

@@ -22,7 +22,7 @@ const ropeFactorTensors = (used: string): string[] =>
   used === 'rope_freqs.weight' ? [used] : ['rope_factors_long.weight', 'rope_factors_short.weight'];
 
 function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
-  const { width, heads, kvHeads, headDim, ffn, norms, qkNorm, qkvBias, fusedQkv, fusedGateUp } = config;
+  const { width, heads, kvHeads, headDim, norms, qkNorm, qkvBias, fusedQkv } = config;
   const [q, kv] = [heads * headDim, kvHeads * headDim];
   const projections = Object.entries(fusedQkv ? { attn_qkv: q + 2 * kv } : { attn_q: q, attn_k: kv, attn_v: kv });
   const tensors: NamedShape[] =
@@ -30,23 +30,38 @@ function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
       ? []
       : [
           ['attn_norm.weight', width],
-          ['ffn_norm.weight', width],
+          [`${config.ffnNorm}.weight`, width],
         ];
   tensors.push(
     ...projections.map(([name, rows]): NamedShape => [`${name}.weight`, width, rows]),
     ['attn_output.weight', q, width],
-    ...(fusedGateUp ? [] : [['ffn_gate.weight', width, ffn] as const]),
-    ['ffn_up.weight', width, fusedGateUp ? 2 * ffn : ffn],
-    ['ffn_down.weight', ffn, width],
+    ...feedForwardTensors(config),
   );
   if (norms !== 'inputs') tensors.push(['post_attention_norm.weight', width], ['post_ffw_norm.weight', width]);
   if (qkvBias) tensors.push(...projections.map(([name, rows]): NamedShape => [`${name}.bias`, rows]));
+  if (config.otherBiases) tensors.push(['attn_output.bias', width]);
+  if (config.sinkLogits) tensors.push(['attn_sinks.weight', heads]);
   if (qkNorm)
     tensors.push(
       ['attn_q_norm.weight', qkNorm === 'row' ? q : headDim],
       ['attn_k_norm.weight', qkNorm === 'row' ? kv : headDim],
     );
   return tensors.map(([name, ...shape]) => [`blk.${layer}.${name}`, ...shape]);
+}
+
+function feedForwardTensors({ width, ffn, fusedGateUp, experts, otherBiases }: ModelConfig): NamedShape[] {
+  const gate: NamedShape[] = fusedGateUp ? [] : [['ffn_gate', width, ffn]];
+  const inner: NamedShape[] = [...gate, ['ffn_up', width, fusedGateUp ? 2 * ffn : ffn], ['ffn_down', ffn, width]];
+  const matrices: NamedShape[] = experts
+    ? [
+        ['ffn_gate_inp', width, experts.count],
+        ...inner.map(([name, ...shape]): NamedShape => [`${name}_exps`, ...shape, experts.count]),
+      ]
+    : inner;
+  return matrices.flatMap(([name, inputs, ...outputs]): NamedShape[] => [
+    [`${name}.weight`, inputs, ...outputs],
+    ...(otherBiases ? [[`${name}.bias`, ...outputs] as const] : []),
+  ]);
 }
 
 /** Every expected tensor must exist with its shape, and no other: an unused tensor means an unsupported feature. */

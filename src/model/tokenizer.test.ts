@@ -129,6 +129,48 @@ describe('SentencePiece', () => {
   });
 });
 
+describe("Gemma 4's BPE of the text", () => {
+  const hex = bytes.map(byte => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`);
+  const words = ['▁', 'a', 'b', 'ab', '▁ab', '\n', '\n\n', '</s>', '<|tool_response>', '<turn|>'];
+  const tokens = ['<bos>', ...hex, ...words];
+  const tokenizer = bpe({
+    'tokenizer.ggml.model': 'gemma4',
+    'tokenizer.ggml.tokens': tokens,
+    'tokenizer.ggml.token_type': tokens.map(text => (text === '<bos>' ? 3 : hex.includes(text) ? 6 : 1)),
+    'tokenizer.ggml.merges': ['a b', '▁ ab'],
+    'tokenizer.ggml.add_bos_token': false,
+    'tokenizer.ggml.bos_token_id': 0,
+    'tokenizer.ggml.eos_token_id': tokens.indexOf('<turn|>'),
+  });
+
+  it('merges lines with ▁ for spaces, and falls back to bytes', () => {
+    expect(texts(tokenizer, tokenizer.encode('ab ab\n\nb é'))).toEqual([
+      'ab',
+      '▁ab',
+      '\n\n',
+      'b',
+      '▁',
+      '<0xC3>',
+      '<0xA9>',
+    ]);
+  });
+
+  it('decodes any well-formed text unchanged', () => {
+    const text = fc.string({ unit: fc.constantFrom('a', 'b', ' ', 'é', '😀', '\n') });
+    fc.assert(fc.property(text, text => tokenizer.decode(tokenizer.encode(text)) === text));
+  });
+
+  it('expects BOS, and </s> does not end generation', () => {
+    expect(tokenizer.addBos).toBe(true);
+    expect(texts(tokenizer, [...tokenizer.eosIds])).toEqual(['<turn|>', '<|tool_response>']);
+  });
+
+  it('encodes 100 KB of one character in bounded time', () => {
+    for (const char of ['a', ' ', '€', '\n'])
+      expect(tokenizer.encode(char.repeat(100_000)).length).toBeGreaterThan(1000);
+  });
+});
+
 describe('a text stream', () => {
   const tokenizer = bpe();
 

@@ -72,7 +72,7 @@ export const NO_INFILL =
 
 export function createTokenizer(meta: Metadata): ChatTokenizer {
   const vocab = readVocab(meta);
-  const encodePlain = vocab.kind === 'bpe' ? createBpeEncoder(vocab) : createSpmEncoder(vocab);
+  const encodePlain = vocab.kind === 'spm' ? createSpmEncoder(vocab) : createBpeEncoder(vocab);
   // As in llama.cpp, user-defined tokens are parsed in any text, control tokens only on request.
   const userDefined = specialTokens(vocab, [TokenType.userDefined]);
   const controls = specialTokens(vocab, [TokenType.control, TokenType.unknown]);

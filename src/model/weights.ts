@@ -1,10 +1,11 @@
 /** A model's weights on a device. Matrices keep the file's quantization; norms and biases become float32. */
 import type { Device, Tensor, Weights } from '../kernel/device.ts';
+import type { FeedForwardWeights } from './feed-forward.ts';
 import { type Gguf, readTensorAsFloat32, readTensorInto, requireTensor } from './gguf.ts';
 import type { ModelConfig } from './model-config.ts';
 import { interleaveHalves } from './rope.ts';
 
-export interface LayerWeights {
+export interface LayerWeights extends FeedForwardWeights {
   /** Norms of the inputs of attention and feed-forward, and of their outputs, where the architecture has them. */
   attentionNorm?: Tensor;
   attentionOutputNorm?: Tensor;
@@ -16,12 +17,12 @@ export interface LayerWeights {
   vBias?: Tensor;
   qNorm?: Tensor;
   kNorm?: Tensor;
+  /** Of the softmax, one per query head. */
+  sinkLogits?: Tensor;
   attentionOutput: Weights;
+  attentionOutputBias?: Tensor;
   ffnNorm?: Tensor;
   ffnOutputNorm?: Tensor;
-  gate: Weights;
-  up: Weights;
-  down: Weights;
 }
 
 export interface ModelWeights {
@@ -50,7 +51,7 @@ export async function loadWeights(
   device: Device,
   { signal, onProgress }: { signal?: AbortSignal; onProgress?: (progress: LoadProgress) => void } = {},
 ): Promise<ModelWeights> {
-  const { heads, kvHeads, headDim, ffn, rope, fusedQkv, fusedGateUp } = config;
+  const { heads, kvHeads, headDim, ffn, experts, rope, fusedQkv, fusedGateUp } = config;
   const total = [...gguf.tensors.values()].reduce((sum, { bytes }) => sum + bytes, 0);
   let done = 0;
   const advance = (bytes: number) => {
@@ -64,10 +65,11 @@ export async function loadWeights(
   };
   const noChange = () => {};
 
-  /** Some rows of a matrix, all by default. */
+  /** Some rows of a matrix, all by default. The matrices of experts are one after the other. */
   const matrix = async (name: string, part?: RowRange, reorder: typeof interleave = noChange): Promise<Weights> => {
     const tensor = requireTensor(gguf, name);
-    const [cols, allRows] = tensor.shape;
+    const [cols, ...extents] = tensor.shape;
+    const allRows = extents.reduce((a, b) => a * b, 1);
     const { first, rows } = part ?? { first: 0, rows: allRows };
     const rowBytes = tensor.bytes / allRows;
     const weights = await device.loadWeights(tensor.type, rows, cols, async (into, start) => {
@@ -106,10 +108,13 @@ export async function loadWeights(
       };
     };
     const gateUp = (index: number) => (fusedGateUp ? { first: index * ffn, rows: ffn } : undefined);
+    const inner = (name: string, part: 'weight' | 'bias' = 'weight') =>
+      tensorName(`ffn_${name}${experts ? '_exps' : ''}.${part}`);
     const [queries, keys, values] = [await projection('q'), await projection('k'), await projection('v')];
     return {
       attentionNorm: await optional(tensorName('attn_norm.weight')),
-      attentionOutputNorm: await optional(tensorName('post_attention_norm.weight')),
+      attentionOutputNorm:
+        config.norms === 'inputs' ? undefined : await optional(tensorName('post_attention_norm.weight')),
       q: queries.weights,
       k: keys.weights,
       v: values.weights,
@@ -118,12 +123,19 @@ export async function loadWeights(
       vBias: values.bias,
       qNorm: await optional(tensorName('attn_q_norm.weight'), undefined, interleave),
       kNorm: await optional(tensorName('attn_k_norm.weight'), undefined, interleave),
+      sinkLogits: await optional(tensorName('attn_sinks.weight')),
       attentionOutput: await matrix(tensorName('attn_output.weight')),
-      ffnNorm: await optional(tensorName('ffn_norm.weight')),
+      attentionOutputBias: await optional(tensorName('attn_output.bias')),
+      ffnNorm: await optional(tensorName(`${config.ffnNorm}.weight`)),
       ffnOutputNorm: await optional(tensorName('post_ffw_norm.weight')),
-      gate: await matrix(tensorName(fusedGateUp ? 'ffn_up.weight' : 'ffn_gate.weight'), gateUp(0)),
-      up: await matrix(tensorName('ffn_up.weight'), gateUp(1)),
-      down: await matrix(tensorName('ffn_down.weight')),
+      router: experts && (await matrix(tensorName('ffn_gate_inp.weight'))),
+      gate: await matrix(inner(fusedGateUp ? 'up' : 'gate'), gateUp(0)),
+      up: await matrix(inner('up'), gateUp(1)),
+      down: await matrix(inner('down')),
+      routerBias: await optional(tensorName('ffn_gate_inp.bias')),
+      gateBias: await optional(inner('gate', 'bias')),
+      upBias: await optional(inner('up', 'bias')),
+      downBias: await optional(inner('down', 'bias')),
     };
   };
 

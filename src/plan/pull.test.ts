@@ -2,6 +2,8 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { type GgufSpec, splitGguf, writeGguf } from '../../test/support/gguf-writer.ts';
+import { tinyModel } from '../../test/support/tiny-model.ts';
 import {
   commit,
   type FakeFile,
@@ -14,7 +16,7 @@ import {
 } from '../hub/fake-hub.case.ts';
 import { listModels } from '../hub/list-models.ts';
 import { removeModel } from '../hub/remove.ts';
-import { InputError, NetworkError } from '../util/errors.ts';
+import { FormatError, InputError, NetworkError, UnsupportedError } from '../util/errors.ts';
 import { smallContent } from './profile.case.ts';
 import { encodeProfile } from './profile.ts';
 import { findProfile } from './profile-store.ts';
@@ -40,10 +42,53 @@ afterEach(async () => {
   await hub.close();
 });
 
-const get = (options: PullOptions = {}, name = repo) => pull(name, { env: hub.env, retryDelayMs: 1, ...options });
+// The files are random bytes, no models that run.
+const get = (options: PullOptions = {}, name = repo) =>
+  pull(name, { env: hub.env, retryDelayMs: 1, force: true, ...options });
 const dir = () => join(hub.env.HF_HOME, 'hub', `models--${repo.replace('/', '--')}`);
 const snapshot = () => readdirSync(join(dir(), 'snapshots', commit)).sort();
 const blobs = () => readdirSync(join(dir(), 'blobs')).sort();
+
+describe('a pull reads the header first', () => {
+  const serve = (spec: GgufSpec) => {
+    const bytes = Buffer.from(writeGguf(spec));
+    hub.files = { [model]: { bytes } };
+    return bytes;
+  };
+  const stored = () => (existsSync(join(dir(), 'blobs')) ? blobs() : []);
+
+  it.each([
+    ['an architecture', { metadata: { 'general.architecture': 'mamba' } }, UnsupportedError, /recurrent layers/],
+    ['a pre-tokenizer', { metadata: { 'tokenizer.ggml.pre': 'klingon' } }, UnsupportedError, /klingon/],
+    ['a feature', { metadata: { 'llama.attention.causal': false } }, UnsupportedError, /non-causal/],
+  ])('and downloads nothing of a model with %s that does not run', async (_, options, type, message) => {
+    const bytes = serve(tinyModel({ width: 256, ...options }));
+    await expect(get({ force: false })).rejects.toThrow(type);
+    await expect(get({ force: false })).rejects.toThrow(message);
+    expect(stored()).toEqual([]);
+    expect(hub.servedBytes).toBeLessThan(bytes.length);
+    expect((await get()).files[0].fetched).toBe(true);
+  });
+
+  it('and refuses a file that is no model', async () => {
+    await expect(get({ force: false })).rejects.toThrow(FormatError);
+    expect(stored()).toEqual([]);
+  });
+
+  it.each([true, false])('of all parts (server with ranges: %s)', async supportsRanges => {
+    hub.supportsRanges = supportsRanges;
+    const parts = splitGguf(tinyModel({ width: 256 }), 2).map(part => ({ bytes: Buffer.from(part) }));
+    hub.files = { 'big-00001-of-00002.gguf': parts[0], 'big-00002-of-00002.gguf': parts[1] };
+    expect((await get({ force: false })).files).toHaveLength(2);
+  });
+
+  it('once: what is in the cache is not checked again', async () => {
+    await get();
+    hub.requests.length = 0;
+    await get({ force: false });
+    expect(hub.requests.filter(({ method, host }) => method === 'GET' && host === 'store')).toEqual([]);
+  });
+});
 
 describe('a pull without a profile option', () => {
   it.each(['tiny-Q4_K_M.kvprofile', 'tiny-Q4_K_M.gguf.kvprofile'])('stores %s next to the model', async file => {

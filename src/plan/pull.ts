@@ -4,17 +4,22 @@ import { bulletList } from '../hub/format.ts';
 import { type ProfileName, parseProfileName, requireModelName } from '../hub/name.ts';
 import { profileNames } from '../hub/profile-name.ts';
 import {
+  findModels,
   type HubOptions,
   type OpenedRepo,
   openRepo,
   type PulledFile,
   type PulledModel,
-  pullModels,
+  type RemoteModel,
   storeFiles,
+  storeModels,
 } from '../hub/pull.ts';
 import { fetchFileInfo } from '../hub/remote-files.ts';
 import { findCachedProfile, matchProfile, type ProfileSearchOptions } from '../hub/resolve.ts';
 import { fingerprintFiles } from '../model/fingerprint.ts';
+import type { Gguf } from '../model/gguf.ts';
+import { readModel } from '../model/read-model.ts';
+import { openRemoteGguf } from '../model/remote.ts';
 import { InputError, KvasirError, UnsupportedError } from '../util/errors.ts';
 import { checkProfileSize, kvasirCacheDir, readProfile } from './profile-store.ts';
 
@@ -25,6 +30,8 @@ export interface PullOptions extends HubOptions {
    * `model.kvprofile` or `model.gguf.kvprofile` next to `model.gguf`.
    */
   profile?: string;
+  /** Download a model that this version does not run, too. Default: false. */
+  force?: boolean;
 }
 
 /** The result of `pull`. */
@@ -44,14 +51,19 @@ export interface PullResult {
 
 /**
  * Downloads a model (`org/repo`, `org/repo:Q4_K_M` or `org/repo/file.gguf`) into the Hugging Face cache and verifies its
- * checksum. Files in the cache are not downloaded again. Without a quantization, Q4_K_M is preferred. A profile of the
- * model is stored next to it; a damaged one, or one of another model, is not, and does not affect the model.
+ * checksum. Files in the cache are not downloaded again. Without a quantization, Q4_K_M is preferred. The header is read
+ * first: a model that does not run is an UnsupportedError, and nothing is downloaded. A profile of the model is stored next
+ * to it; a damaged one, or one of another model, is not, and does not affect the model.
  */
 export async function pull(model: string, options: PullOptions = {}): Promise<PullResult> {
   const name = requireModelName(model);
   const profileName = options.profile === undefined ? undefined : requireProfileName(options.profile);
   const opened = await openRepo(name.repo, options);
-  const models = await pullModels(opened, name, options.onProgress);
+  const found = await findModels(opened, name);
+  const models = await storeModels(opened, found, {
+    onProgress: options.onProgress,
+    beforeDownload: options.force ? undefined : () => checkModels(opened, found),
+  });
   const profiles: (PulledFile | undefined)[] = [];
   const problems: string[] = [];
   for (const pulled of models) {
@@ -69,6 +81,20 @@ export async function pull(model: string, options: PullOptions = {}): Promise<Pu
     profile: profiles[0],
     profileProblem: problems.length > 0 ? problems.join('\n') : undefined,
   };
+}
+
+/** Throws if one of the models would not run. */
+async function checkModels({ hub }: OpenedRepo, models: readonly RemoteModel[]): Promise<void> {
+  for (const { files } of models) readModel(await openRemoteGguf(hub, files));
+}
+
+/** Opens a model on the hub, of which only what is read is downloaded: its headers. */
+export async function openHubModel(model: string, options: HubOptions = {}): Promise<Gguf> {
+  const name = requireModelName(model);
+  const opened = await openRepo(name.repo, options);
+  // Of several, the one that `pull` names as the file to load.
+  const [{ files }] = await findModels(opened, name);
+  return openRemoteGguf(opened.hub, files);
 }
 
 /** Stores a model's profile next to it; undefined if none was asked for and the model's repository has none. */

@@ -9,7 +9,7 @@ import { createWasmDevice } from '../../src/kernel/wasm/device.ts';
 import type { Heap, MemoryLimits } from '../../src/kernel/wasm/memory.ts';
 import { CODEC_VARIANTS, runAttention, runSmallOperations } from '../support/attention.ts';
 import { hashOf } from '../support/hash.ts';
-import { matrix } from '../support/matrix.ts';
+import { LONG_CASES, matrix } from '../support/matrix.ts';
 import { randomWeights } from '../support/quantize.ts';
 import { seeded } from '../support/random.ts';
 
@@ -36,11 +36,15 @@ vi.mock('../../src/kernel/wasm/memory.ts', async original => {
 /** Six pages, so that there are splits to combine; few rows and many. */
 const TOKENS = [150, 3, 40];
 
+/** One codec per loop that reads a kind of page. */
+const CODECS = [
+  ...['f16', 'fp8', 'q8_0', 'q4_0', 'oaken', 'kivi2g32', 'oscar2g32', 'tq4', 'tq3', 'tq2u', 'tq35'],
+  ...['vec-d4b8', 'vec-d4b8-own', 'tri8i4/tq2', 'mead2', 'mead2u'],
+];
 /** `npm run test:long` puts every block of every codec across the boundary; other runs only the large blocks of one codec. */
-const long = process.env.KVASIR_LONG === '1';
-const codecs = long
+const codecs = LONG_CASES
   ? [...zoo, ...CODEC_VARIANTS]
-  : matrix(zoo, {
+  : matrix(CODECS, {
       f16: 'rows of f16',
       oaken: 'outlier lists',
       kivi2g32: 'ranges',
@@ -93,7 +97,7 @@ describe('above 2 GiB', () => {
   });
 });
 
-it.each(long ? codecs : ['mead2'])(
+it.each(LONG_CASES ? codecs : ['mead2'])(
   '%s gives the same bits, whichever block lies across the boundary',
   async spec => {
     const run = async (skip: number) => {
@@ -106,7 +110,7 @@ it.each(long ? codecs : ['mead2'])(
     const { blocks: all } = placed;
     const isLarge = ({ bytes }: { bytes: number }, i: number) =>
       bytes >= 8192 && all.findIndex(block => block.bytes === bytes) === i;
-    const blocks = long ? all : all.filter(isLarge);
+    const blocks = LONG_CASES ? all : all.filter(isLarge);
     expect(blocks.length).toBeGreaterThan(5);
     for (const { address, bytes } of blocks) {
       const skip = BOUNDARY - 64 * Math.round((address + bytes / 2) / 64);

@@ -60,12 +60,12 @@ describe('JSON-Schema-Test-Suite', () => {
   });
 });
 
+/** The path of MaskBench's data, which is too large for CI. */
 const maskBench = process.env.KVASIR_MASKBENCH;
-const title = maskBench ? 'MaskBench' : 'MaskBench (skipped: KVASIR_MASKBENCH is not the path of its data)';
 
-describe.skipIf(!maskBench)(title, () => {
-  it('every 50th schema: most are enforced, and those without exception', { timeout: 600_000 }, () => {
-    const results = [...readCases(maskBench!, 50)].map(check);
+if (maskBench)
+  it('every 50th schema of MaskBench: most are enforced, and those without exception', { timeout: 600_000 }, () => {
+    const results = [...readCases(maskBench, 50)].map(check);
     const enforced = results.filter(({ outcome }) => outcome === 'enforced');
     expect(enforced.length / results.length).toBeGreaterThan(0.7);
     expect(enforced.filter(({ acceptedInvalid }) => acceptedInvalid.length > 0).map(({ name }) => name)).toEqual([]);
@@ -76,4 +76,3 @@ describe.skipIf(!maskBench)(title, () => {
     ];
     expect(refused / valid).toBeLessThan(0.02);
   });
-});

@@ -5,6 +5,8 @@ import {
   type Activation,
   type AttendOptions,
   type Block,
+  CLAMP,
+  CLAMPED_SLOPE,
   type Device,
   GELU_CUBIC,
   GELU_LINEAR,
@@ -14,27 +16,14 @@ import {
   type Projection,
   type SealRequest,
   type Tensor,
-  type Weights,
 } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
 import { firstCodedRow, firstVisible, pageBlock, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { attendHead, capped, type Segment } from './attend.ts';
-
-interface JsTensor extends Tensor {
-  data: Float32Array<ArrayBuffer>;
-}
-interface JsWeights extends Weights {
-  data: Float32Array<ArrayBuffer>;
-}
-interface JsBlock extends Block {
-  data: Uint8Array<ArrayBuffer>;
-}
-
-const floats = (tensor: Tensor) => (tensor as JsTensor).data;
-const matrix = (weights: Weights) => (weights as JsWeights).data;
-const raw = (block: Block) => (block as JsBlock).data;
+import { addExperts, projectExperts, route } from './experts.ts';
+import { floats, type JsBlock, type JsTensor, type JsWeights, matrix, raw } from './handles.ts';
 
 export function createJsDevice(): Device {
   let bytes = 0;
@@ -80,10 +69,13 @@ export function createJsDevice(): Device {
     },
     rmsNorm,
     project,
+    route,
+    projectExperts,
+    addExperts,
     rope,
     gate(gate, up, rows, activation) {
-      const [g, u, activate] = [floats(gate), floats(up), activations[activation]];
-      for (let i = 0; i < rows * gate.cols; i++) g[i] = activate(g[i]) * u[i];
+      const [g, u, gated] = [floats(gate), floats(up), gates[activation]];
+      for (let i = 0; i < rows * gate.cols; i++) g[i] = gated(g[i], u[i]);
     },
     softcap(x, rows, softcap) {
       const data = floats(x);
@@ -104,9 +96,15 @@ export function createJsDevice(): Device {
   };
 }
 
-const activations: Record<Activation, (x: number) => number> = {
-  silu: x => x / (1 + Math.exp(-x)),
-  gelu: x => x / (1 + Math.exp(-(GELU_LINEAR * x + GELU_CUBIC * x ** 3))),
+const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
+
+const gates: Record<Activation, (gate: number, up: number) => number> = {
+  silu: (x, up) => x * sigmoid(x) * up,
+  gelu: (x, up) => x * sigmoid(GELU_LINEAR * x + GELU_CUBIC * x ** 3) * up,
+  clamped(gate, up) {
+    const x = Math.min(gate, CLAMP);
+    return x * sigmoid(CLAMPED_SLOPE * x) * (Math.max(-CLAMP, Math.min(CLAMP, up)) + 1);
+  },
 };
 
 function rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {
@@ -229,6 +227,7 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, options: Atte
       addF16(sinks, 0, sinkCount);
       mergeStates(total, attendHead(query, visible, head, { headDim, kvHeads, ...options }));
       addF16(tail, sealedTokens, position + 1);
+      if (options.sinkLogits) mergeStates(total, { ...emptyState(headDim), m: floats(options.sinkLogits)[h], l: 1 });
       floats(out).set(attentionOutput(total), offset);
     }
   }

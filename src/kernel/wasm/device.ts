@@ -10,10 +10,12 @@ import type {
   AttendOptions,
   Block,
   Device,
+  ExpertProjection,
   KvBlocks,
   KvLayer,
   KvRun,
   Projection,
+  Routing,
   SealRequest,
   Tensor,
   Weights,
@@ -21,6 +23,8 @@ import type {
 import { floatBits } from '../float.ts';
 import type { WeightType } from '../weights/types.ts';
 import { Attention } from './attention.ts';
+import { Experts } from './experts.ts';
+import { ADD_EXPERTS, addExperts } from './kernels/add-experts.ts';
 import type { ArithmeticOptions } from './kernels/gemv.ts';
 import {
   f16ToF32,
@@ -90,6 +94,8 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
     rope(),
     gate('silu'),
     gate('gelu'),
+    gate('clamped'),
+    addExperts(),
     softcap(),
     f32ToF16Heads(),
     f16ToF32(),
@@ -109,6 +115,7 @@ class WasmDevice implements Device {
   private readonly chunks: number;
   private readonly attention: Attention;
   private readonly projections: Projections;
+  private readonly experts: Experts;
   private readonly heap: Heap;
   /** The layers whose codecs have been loaded. */
   private readonly loaded = new WeakSet<readonly KvLayer[]>();
@@ -128,6 +135,7 @@ class WasmDevice implements Device {
     const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, ...arithmetic };
     this.attention = new Attention(memories, pool, shape, limits);
     this.projections = new Projections(memories, pool, headDim, arithmetic, this.chunks);
+    this.experts = new Experts(memories, pool, this.projections);
   }
 
   get allocatedBytes(): number {
@@ -189,6 +197,20 @@ class WasmDevice implements Device {
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
     this.projections.project(x, rows, projections);
+  }
+
+  route(logits: Tensor, rows: number, routing: Routing, normalize: boolean): void {
+    this.experts.route(logits, rows, routing, normalize);
+  }
+
+  projectExperts(x: Tensor, rows: number, routing: Routing, projections: readonly ExpertProjection[]): void {
+    this.experts.project(x, rows, routing, projections);
+  }
+
+  addExperts(outputs: Tensor, rows: number, { experts, weights }: Routing, out: Tensor): void {
+    const [{ cols: used }, { cols }] = [experts, out];
+    const addresses = { outputs: addressOf(outputs), weights: addressOf(weights), out: addressOf(out) };
+    this.runSmall(rows, used * cols, ADD_EXPERTS, { ...addresses, rows, used, cols });
   }
 
   rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {

@@ -25,7 +25,7 @@ import { packedBytes, packedFormats, packWeights, unpackRow } from './pack-weigh
 import type { Pool } from './pool.ts';
 import { type Task, task } from './task.ts';
 
-type WasmWeights = Weights &
+export type WasmWeights = Weights &
   Allocation & {
     /** The activations that its kernels take. */
     input: ActivationType | 'f32';
@@ -35,7 +35,7 @@ type WasmWeights = Weights &
   };
 
 /** Activations, quantized or not. */
-interface Input {
+export interface Input {
   address: number;
   bytes: number;
 }
@@ -144,10 +144,32 @@ export class Projections {
   private quantizeInput(type: ActivationType, x: Tensor, rows: number): Input {
     const bytes = activationBytes(type, rows, x.cols);
     const address = this.memories.scratch(type, bytes);
-    const kernel = quantizeSignature(type, rows === 1 ? 'gemv' : 'gemm');
     const args = { x: addressOf(x), out: address, rows, cols: x.cols };
-    this.pool.runSmall(rows * x.cols, [task(kernel, Math.min(rows, this.chunks), args)]);
+    this.pool.runSmall(rows * x.cols, [this.quantizeTask(type, args)]);
     return { address, bytes };
+  }
+
+  quantizeTask(type: ActivationType, args: { x: number; out: number; rows: number; cols: number }): Task {
+    const kernel = quantizeSignature(type, args.rows === 1 ? 'gemv' : 'gemm');
+    return task(kernel, Math.min(args.rows, this.chunks), args);
+  }
+
+  /** The addresses are in the memory of the weights. */
+  matmulTask(
+    kernel: 'gemv' | 'gemm',
+    rows: number,
+    weights: WasmWeights,
+    addresses: { x: number; out: number; bias: number; accumulate: 0 | 1 },
+  ): Task {
+    return task(weights[kernel], Math.min(this.chunks, Math.ceil(weights.rows / MIN_CHUNK_ROWS)), {
+      ...addresses,
+      w: weights.address,
+      rows,
+      outputs: weights.rows,
+      cols: weights.cols,
+      // One per kernel: kernels of one job run at the same time, and a GEMV writes its constants for all threads.
+      scratch: this.memories.scratch(weights[kernel].name, this.pool.threads * GEMM_SCRATCH, weights.memory),
+    });
   }
 
   /** Runs in the memory of the weights. If that is not the main one, input and output are copied. */
@@ -171,16 +193,11 @@ export class Projections {
     };
     const to = copyIn('output', addressOf(out), outBytes);
     return {
-      task: task(weights[kernel], Math.min(this.chunks, Math.ceil(weights.rows / MIN_CHUNK_ROWS)), {
+      task: this.matmulTask(kernel, rows, weights, {
         x: copyIn('input', input.address, input.bytes),
-        w: weights.address,
         out: to,
         bias: bias ? copyIn('bias', addressOf(bias), 4 * weights.rows) : 0,
         accumulate: accumulate ? 1 : 0,
-        rows,
-        outputs: weights.rows,
-        cols: weights.cols,
-        scratch: this.memories.scratch('gemm', this.pool.threads * GEMM_SCRATCH, memory),
       }),
       copyOutput: () => {
         if (memory !== 0)

@@ -206,7 +206,7 @@ export class Attention {
     { key, value, variant, angles }: { key: GpuCodec; value: GpuCodec; variant: AttentionVariant; angles?: GPUBuffer },
     batch: Batch,
     word: number,
-    { scale, softcap = 0 }: AttendOptions,
+    { scale, softcap = 0, sinkLogits }: AttendOptions,
   ): void {
     const { shape } = view;
     const { kvHeads, headDim } = this.shape;
@@ -281,17 +281,20 @@ export class Attention {
     const tables = [value.signs ?? value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Quantized in the same kernel where heads are whole blocks.
     const floats = bufferForWriting(out);
-    const int8 = headDim % BLOCK === 0 ? int8ForWriting(out) : [];
+    // With sink logits the kernel has no buffers left for that.
+    const int8 = headDim % BLOCK === 0 && !sinkLogits ? int8ForWriting(out) : [];
+    if (sinkLogits) tables.push(bufferOf(sinkLogits));
     const buffers = [this.gpu.arena, states, f16States, ...tables, floats, ...int8];
     const { group, subgroupSize } = this.shape;
     const { count } = batch.rows;
     const batchSize = batchSizeOf(count);
     const codecTransform = this.transformOf(value);
+    const options = { int8: int8.length > 0, sinkLogits: sinkLogits !== undefined };
     const make = () =>
       value.signs
-        ? combineSplitsHadamard(codecTransform, int8.length > 0, subgroupSize === LANES)
-        : combineSplits(codecTransform, int8.length > 0, batchSize);
-    const kernel = this.cachedKernel(`combine splits ${int8.length} ${batchSize}`, value, value, make);
+        ? combineSplitsHadamard(codecTransform, options, subgroupSize === LANES)
+        : combineSplits(codecTransform, options, batchSize);
+    const kernel = this.cachedKernel(`combine splits ${Object.values(options)} ${batchSize}`, value, value, make);
     const groups = [value.signs ? this.heads : this.heads / headsPerWorkgroup(group), count];
     this.gpu.run(kernel, [word, batch.rows.word], buffers, groups);
   }

@@ -8,10 +8,12 @@ import type {
   AttendOptions,
   Block,
   Device,
+  ExpertProjection,
   KvBlocks,
   KvLayer,
   KvRun,
   Projection,
+  Routing,
   SampledTokens,
   SamplingRequest,
   SealRequest,
@@ -23,6 +25,7 @@ import type { WeightType } from '../weights/types.ts';
 import { type AdapterInfo, type LowerLimits, openAdapter } from './adapter.ts';
 import { Attention } from './attention.ts';
 import { createCodecs } from './codecs.ts';
+import { Experts } from './experts.ts';
 import { Gpu } from './gpu.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { type GpuBlock, Pool } from './pool.ts';
@@ -115,6 +118,7 @@ export class WebGpuDevice implements Device {
   private readonly maxBindingBytes: number;
   private readonly pools = new Map<string, Pool>();
   private readonly projections: Projections;
+  private readonly experts: Experts;
   private readonly attention: Attention;
   private readonly sealing: Sealing;
   private pending?: Pending;
@@ -152,6 +156,7 @@ export class WebGpuDevice implements Device {
       batchInvariant,
       tail: { headDim, kvHeads },
     });
+    this.experts = new Experts(gpu, this.projections, precise);
     this.attention = new Attention(gpu, shape, codecOf, {
       heads,
       unroll,
@@ -300,6 +305,21 @@ export class WebGpuDevice implements Device {
       this.projections.canFuseAppend(rows, projections, normed);
     if (waits) this.pending = { kind: 'projections', x, rows, projections, norm };
     else this.projections.project(x, rows, projections, norm);
+  }
+
+  route(logits: Tensor, rows: number, routing: Routing, normalize: boolean): void {
+    this.flush();
+    this.experts.route(logits, rows, routing, normalize);
+  }
+
+  projectExperts(x: Tensor, rows: number, routing: Routing, projections: readonly ExpertProjection[]): void {
+    this.flush();
+    this.experts.project(x, rows, routing, projections);
+  }
+
+  addExperts(outputs: Tensor, rows: number, routing: Routing, out: Tensor): void {
+    this.flush();
+    this.experts.add(outputs, rows, routing, out);
   }
 
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {

@@ -64,7 +64,7 @@ interface FusedOps {
 
 /** What fused projections do with their results: write them, append them to a tail as well, or multiply gate and up. */
 type Epilogue = 'out' | 'tail' | Activation;
-const EPILOGUES: readonly Epilogue[] = ['out', 'tail', 'silu', 'gelu'];
+const EPILOGUES: readonly Epilogue[] = ['out', 'tail', 'silu', 'gelu', 'clamped'];
 
 /** A kernel for several projections, and the rows per workgroup. */
 interface FusedGemv {
@@ -310,7 +310,7 @@ export class Projections {
   }
 
   /** `matrices`: read at once. `normBlocks`: blocks of a row that the kernel normalizes first. */
-  private gemvOptions(rows: number, matrices = 1, normBlocks?: number): GemvOptions {
+  gemvOptions(rows: number, matrices = 1, normBlocks?: number): GemvOptions {
     const { unroll } = this.options;
     const tileRows = Math.min(2 ** Math.ceil(Math.log2(rows)), 2 * unroll);
     const prefetchBlocks = unroll === 1 ? 1 : tileRows * matrices === 1 ? PREFETCHED_BLOCKS : PREFETCHED_BLOCKS / 2;
@@ -350,7 +350,7 @@ export class Projections {
   }
 
   /** The rows as int8, quantized now unless the kernel that wrote them did. */
-  private int8Input(x: GpuTensor, rows: number): GPUBuffer[] {
+  int8Input(x: GpuTensor, rows: number): GPUBuffer[] {
     const int8 = this.int8Buffers(x);
     const { codes, stats, validRows } = int8;
     if (validRows < rows) {

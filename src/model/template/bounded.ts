@@ -9,23 +9,7 @@
  */
 import * as jinja from '@huggingface/jinja';
 import { FormatError, KvasirError } from '../../util/errors.ts';
-
-/** The parts of the library's syntax tree that are used here. */
-interface Node {
-  type: string;
-  value?: unknown;
-  property?: Node;
-  callee?: Node;
-  filter?: Node;
-  test?: Node;
-  iterable?: Node;
-  lhs?: Node;
-}
-
-interface Value {
-  type: string;
-  value: unknown;
-}
+import { filterName, isIterable, literalInPython, type Node, type Value, withoutMinMax } from './python.ts';
 
 interface Environment {
   set(name: string, value: unknown): unknown;
@@ -110,7 +94,7 @@ class BoundedInterpreter extends Interpreter {
     this.#depth++;
     let value: Value;
     try {
-      value = super.evaluate(node, environment);
+      value = super.evaluate(node && withoutMinMax(node), environment);
     } finally {
       this.#depth--;
       this.#node = outerNode;
@@ -123,7 +107,8 @@ class BoundedInterpreter extends Interpreter {
     if (outerReadCost === 'all') this.#spend(size / 64);
     else if (outerReadCost === 'length') this.#spend(lengthOf(value) / 64);
     if (node && isIterable(outerNode, node)) this.#spend(LOOP_WORK * lengthOf(value));
-    return value;
+    const literal = node && literalInPython(value, node, outerNode);
+    return literal ? super.evaluate(literal, environment) : value;
   }
 
   #literalOf(text: string): string {
@@ -179,16 +164,6 @@ export function readCostOf(node: Node | undefined, parent: Node | undefined): Re
 /** Templates that write `'...' + arguments` expect JSON text; in Python, an object there is an error. */
 function printAsJson(value: Value): void {
   (value.value as Map<string, Value>).toString = () => String(value);
-}
-
-/** `for x in node`, with or without an `if`. */
-function isIterable(parent: Node | undefined, node: Node): boolean {
-  return parent?.type === 'For' && (parent.iterable === node || parent.iterable?.lhs === node);
-}
-
-/** `x | name` or `x | name(arguments)`. */
-function filterName(node: Node): string {
-  return String((node.filter?.callee ?? node.filter)?.value);
 }
 
 function itemsOf(value: object): Iterable<Value> {

@@ -1,10 +1,12 @@
-/** Byte-level byte-pair encoding with a GGUF's vocabulary: the pre-tokenizer splits the text, merges go by rank. */
-import { bytesToUnicode } from './bytes.ts';
+/** Byte-pair encoding with a GGUF's vocabulary: the pre-tokenizer splits the text, merges go by rank. */
+import { bytesToUnicode, formatHexToken } from './bytes.ts';
 import { type MergeCost, mergePairs } from './merge.ts';
 import { PairRanks } from './pair-ranks.ts';
 import { createPreTokenizer } from './pre-tokenizer.ts';
 import { TokenType, type Vocab } from './vocab.ts';
 import { cacheWords } from './word-cache.ts';
+
+const utf8 = new TextEncoder();
 
 /**
  * Returns a function that encodes plain text, and stops once it has more than `max` ids. Control tokens are excluded, so no text can produce one.
@@ -20,17 +22,21 @@ export function createBpeEncoder(vocab: Vocab): (text: string, max: number) => n
   const cost = createMergeCost(vocab.merges, plainId, vocab.tokens.length);
   const splitWords = createPreTokenizer(vocab.preTokenizer);
 
+  const isOfText = vocab.kind === 'textBpe';
+  const byteIds = (piece: string) => Array.from(utf8.encode(piece), byte => vocab.idByText.get(formatHexToken(byte)));
+
   const encodeWord = cacheWords(word => {
-    const text = bytesToUnicode(word);
-    const wholeWord = vocab.preTokenizer.ignoreMerges ? plainId(text) : undefined;
+    const text = isOfText ? word : bytesToUnicode(word);
+    const isMerged = !vocab.preTokenizer.ignoreMerges && !(isOfText && word.startsWith('\n'));
+    const wholeWord = isMerged ? undefined : plainId(text);
     if (wholeWord !== undefined) return [wholeWord];
     return mergePairs(text, cost)
-      .map(plainId)
+      .flatMap(piece => plainId(piece) ?? (isOfText ? byteIds(piece) : undefined))
       .filter(id => id !== undefined);
   });
   return (text, max) => {
     const ids: number[] = [];
-    for (const word of splitWords(text)) {
+    for (const word of splitWords(isOfText ? text.replaceAll(' ', '▁') : text)) {
       for (const id of encodeWord(word)) ids.push(id);
       if (ids.length > max) break;
     }

@@ -77,6 +77,9 @@ const rule = (patterns: readonly string[], flags: Partial<PreTokenizerRule> = {}
   ...flags,
 });
 
+/** Of tokenizers that merge over whole lines. */
+export const linesRule = rule([String.raw`[^\n]+|\n+`], { addBos: true });
+
 const RULES: readonly [names: string, rule: PreTokenizerRule][] = [
   ['gpt-2 phi-2 mpt olmo jais trillion granite-docling gigachat a.x-4.0 mellum exaone4', rule([GPT2])],
   ['smollm starcoder refact command-r codeshell exaone minerva-7b mellum2', rule([String.raw`\p{N}`, GPT2])],

@@ -1,14 +1,14 @@
 /** Reads and checks the vocabulary of a GGUF file: its tokens, their types, and which ones begin and end a text. */
 import { FormatError, UnsupportedError } from '../../util/errors.ts';
-import { type PreTokenizerRule, preTokenizerRule } from './pre-tokenizer.ts';
+import { linesRule, type PreTokenizerRule, preTokenizerRule } from './pre-tokenizer.ts';
 import { getBool, getInt, getNumbers, getString, getStrings, type Metadata } from './tokenizer-metadata.ts';
 
 /** GGUF's token types. */
 export const TokenType = { normal: 1, unknown: 2, control: 3, userDefined: 4, unused: 5, byte: 6 } as const;
 
 export interface Vocab {
-  /** Byte-level BPE, or SentencePiece, which merges by score. */
-  kind: 'bpe' | 'spm';
+  /** Byte-level BPE, BPE of the text itself with `▁` for spaces (Gemma 4), or SentencePiece, which merges by score. */
+  kind: 'bpe' | 'textBpe' | 'spm';
   tokens: readonly string[];
   idByText: ReadonlyMap<string, number>;
   types: Uint8Array;
@@ -87,18 +87,26 @@ const INFILL = {
     texts: ['<|fim_middle|>', '<fim-middle>', '<fim_middle>', '<｜fim▁end｜>', '<MID>', '▁<MID>', '<|code_middle|>'],
   },
 };
-// gpt-oss's channel format: not control tokens, so that decoded text includes them.
-const ALWAYS_VISIBLE = ['<|channel|>', '<|message|>', '<|start|>', '<|constrain|>'];
+
+const KINDS = new Map<string, Vocab['kind']>([
+  ['gpt2', 'bpe'],
+  ['gemma4', 'textBpe'],
+  ['llama', 'spm'],
+]);
+
+function readKind(meta: Metadata): Vocab['kind'] {
+  const model = getString(meta, 'tokenizer.ggml.model');
+  const kind = KINDS.get(model ?? '');
+  if (kind) return kind;
+  const found = model === undefined ? 'missing' : JSON.stringify(model.slice(0, 64));
+  throw new UnsupportedError(
+    `The model file's tokenizer.ggml.model is ${found}; this version reads "gpt2" (byte-level BPE), "gemma4" (BPE of the ` +
+      'text) and "llama" (SentencePiece).',
+  );
+}
 
 export function readVocab(meta: Metadata): Vocab {
-  const model = getString(meta, 'tokenizer.ggml.model');
-  if (model !== 'gpt2' && model !== 'llama') {
-    const found = model === undefined ? 'missing' : JSON.stringify(model.slice(0, 64));
-    throw new UnsupportedError(
-      `The model file's tokenizer.ggml.model is ${found}; this version reads "gpt2" (byte-level BPE) and "llama" (SentencePiece).`,
-    );
-  }
-  const kind = model === 'gpt2' ? 'bpe' : 'spm';
+  const kind = readKind(meta);
   const tokens = getStrings(meta, 'tokenizer.ggml.tokens')?.map((text, id) => text || `[EMPTY_${id}]`);
   if (!tokens?.length) {
     throw new FormatError('The model file has no tokenizer.ggml.tokens; convert it again with its tokenizer.');
@@ -109,7 +117,7 @@ export function readVocab(meta: Metadata): Vocab {
     throw new FormatError('The model file lists a token twice in tokenizer.ggml.tokens; convert it again.');
   }
   const merges = getStrings(meta, 'tokenizer.ggml.merges') ?? [];
-  if (kind === 'bpe' && merges.length === 0) {
+  if (kind !== 'spm' && merges.length === 0) {
     throw new FormatError('The model file has no tokenizer.ggml.merges; convert it again with its tokenizer.');
   }
 
@@ -135,9 +143,9 @@ export function readVocab(meta: Metadata): Vocab {
     prefix !== undefined && suffix !== undefined && middle !== undefined ? { prefix, suffix, middle } : undefined;
   // As with the tokens that end a text, files do not always say that these are control tokens.
   for (const token of Object.values(infill ?? {})) types[token] = TokenType.control;
-  const preTokenizer = spm
-    ? { patterns: [], ignoreMerges: false, addBos: true }
-    : preTokenizerRule(preTokenizerName(meta));
+  const preTokenizer = kind === 'bpe' ? preTokenizerRule(preTokenizerName(meta)) : linesRule;
+  // Some files of Gemma 4 say that it does not expect BOS.
+  const addBos = kind === 'textBpe' || (getBool(meta, 'tokenizer.ggml.add_bos_token') ?? preTokenizer.addBos);
 
   return {
     kind,
@@ -153,7 +161,7 @@ export function readVocab(meta: Metadata): Vocab {
     unk,
     ...(infill && { infill }),
     eosIds,
-    addBos: (getBool(meta, 'tokenizer.ggml.add_bos_token') ?? preTokenizer.addBos) && bos !== undefined,
+    addBos: addBos && bos !== undefined,
     addEos: (getBool(meta, 'tokenizer.ggml.add_eos_token') ?? false) && eos !== undefined,
     addSpacePrefix: getBool(meta, 'tokenizer.ggml.add_space_prefix') ?? spm,
     // Phi-3's files do not say so; llama.cpp checks the model's name too.
@@ -184,20 +192,20 @@ function collectEosIds(
     eosIds.add(id);
     types[id] = TokenType.control;
   }
-  for (const text of ALWAYS_VISIBLE) {
-    const id = idByText.get(text);
-    if (id !== undefined) types[id] = TokenType.userDefined;
-  }
   for (const id of idsFromFile) if (id !== undefined) eosIds.add(id);
+
+  // In Gemma 4's vocabulary </s> is the tag of HTML.
+  const closing = idByText.get('</s>');
+  if (closing !== undefined && idByText.has('<|tool_response>')) {
+    eosIds.delete(closing);
+    types[closing] = TokenType.normal;
+  }
 
   // In vocabularies with these tokens, <|end|> ends a message within a turn, not the turn.
   const has = (text: string) => idByText.has(text);
   const end = idByText.get('<|end|>');
   const hasCall = has('<|call|>') || has('<|calls|>');
-  if (end !== undefined && hasCall && (has('<|return|>') || has('<|flush|>'))) {
-    eosIds.delete(end);
-    types[end] = TokenType.userDefined;
-  }
+  if (end !== undefined && hasCall && (has('<|return|>') || has('<|flush|>'))) eosIds.delete(end);
   return eosIds;
 }
 

@@ -4,6 +4,7 @@ import { connect, type Socket } from 'node:net';
 import fc from 'fast-check';
 import { afterAll, describe, expect, it } from 'vitest';
 import { type HttpServer, listen } from '../../../src/server/serve.ts';
+import { ALL_CASES, LONG_CASES } from '../../support/matrix.ts';
 import { greedy, type Json, openServer, openService, user } from './tiny-server.ts';
 
 const CHAT = '/v1/chat/completions';
@@ -147,7 +148,7 @@ const fuzzedPath = fc.constantFrom(
   '/detokenize',
 );
 
-const runs = process.env.KVASIR_LONG || process.env.KVASIR_ALL ? 10_000 : 300;
+const runs = LONG_CASES ? 10_000 : ALL_CASES ? 3000 : 300;
 
 it(
   `${runs} fuzzed bodies and disconnects change nothing for others`,

@@ -67,8 +67,16 @@ export const splitsPerPass = ({ invocations }: GemvOptions) =>
 export const gemvName = (options: GemvOptions) =>
   `x${options.rows} by ${splitsPerPass(options)} prefetch ${options.prefetchBlocks}${options.normBlocks ? ` norm ${options.normBlocks}` : ''}`;
 
-/** Leaves the partial sums of a row tile in `sums`, or in `sums0` and so on for several matrices, which are read together. */
-export function accumulateSplits(options: GemvOptions, tile: string, suffixes: readonly string[]): string {
+/**
+ * Leaves the partial sums of a row tile in `sums`, or in `sums0` and so on for several matrices, which are read together.
+ * `inputRow`: the row of the input that is the i-th of the workgroup.
+ */
+export function accumulateSplits(
+  options: GemvOptions,
+  tile: string,
+  suffixes: readonly string[],
+  inputRow = (i: number) => `min(first + ${i}, p.inputs - 1)`,
+): string {
   const { rows, prefetchBlocks } = options;
   const step = (blocks: number) => `
         ${suffixes.map(x => each(blocks, k => `let w${x}_${k} = load_weights${x}(tile + b + ${k}, r);`)).join('\n')}
@@ -77,7 +85,7 @@ export function accumulateSplits(options: GemvOptions, tile: string, suffixes: r
   return /* wgsl */ `
   let r = lane % ${ROW_TILE};
   let tile = ${tile} * p.blocks;
-  ${each(rows, i => `let x${i} = min(first + ${i}, p.inputs - 1) * p.blocks;`)}
+  ${each(rows, i => `let x${i} = ${inputRow(i)} * p.blocks;`)}
   for (var n = lane / ${ROW_TILE}; n < ${SPLIT_K}; n += ${splitsPerPass(options)}) {
     ${suffixes.map(x => each(rows, i => `var acc${x}_${i} = 0.0;`)).join(' ')}
     let end = split_start(n + 1);
@@ -124,10 +132,13 @@ fn store(o: u32, row: u32, sum: f32) {
 }`;
 
 /** Declares Weights, Input, load_weights(block of the row tile, row), load_input, term and store. */
-export const matmulText = (m: MatmulVariant): string =>
+export const matmulText = (m: MatmulVariant): string => `${productText(m)}\n${storeText(m)}`;
+
+/** The same without store. */
+export const productText = (m: MatmulVariant): string =>
   m.format.integer
-    ? `${integerText(m)}\n${storeText(m)}\n${usesInt8(m) ? int8Term(m.format) : floatTerm(m.format)}`
-    : `${floatWeights(m.format)}\n${storeText(m)}`;
+    ? `${integerText(m)}\n${usesInt8(m) ? int8Term(m.format) : floatTerm(m.format)}`
+    : floatWeights(m.format);
 
 /** For integers: declares only Weights and load_weights. */
 export const integerText = (m: MatmulVariant): string => `${unpackHalves}\n${integerWeights(m.format)}`;

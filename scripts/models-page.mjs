@@ -1,0 +1,88 @@
+// docs/models.md, and the list of architectures in README.md, from the tables of the sources: what runs, and why others do
+// not. Writes both; with --check it fails if one is out of date.
+import { readFileSync, writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { build } from 'esbuild';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+
+const EXPORTS = `
+export { architectures } from './src/model/architectures.ts';
+export { unsupportedArchitectures } from './src/model/unsupported-architectures.ts';
+export { preTokenizerNames } from './src/model/tokenizer/pre-tokenizer.ts';
+export { weightFormats } from './src/kernel/weights/types.ts';`;
+const bundle = { bundle: true, format: 'esm', platform: 'node', write: false };
+const { outputFiles } = await build({ ...bundle, stdin: { contents: EXPORTS, resolveDir: root, loader: 'ts' } });
+const tables = await import(`data:text/javascript;base64,${Buffer.from(outputFiles[0].contents).toString('base64')}`);
+const { architectures, unsupportedArchitectures, preTokenizerNames, weightFormats } = tables;
+
+const code = text => `\`${text}\``;
+const codes = texts => texts.map(code).join(', ');
+
+/** Words in lines of at most 120 characters. */
+function wrap(text) {
+  const lines = [''];
+  for (const word of text.split(' ')) {
+    const line = `${lines.at(-1)} ${word}`.trim();
+    if (line.length > 120) lines.push(word);
+    else lines[lines.length - 1] = line;
+  }
+  return lines.join('\n');
+}
+
+function table(header, rows) {
+  const widths = header.map((title, i) => Math.max(title.length, ...rows.map(row => row[i].length)));
+  const line = cells => `| ${cells.map((cell, i) => cell.padEnd(widths[i])).join(' | ')} |`;
+  return [line(header), line(widths.map(width => '-'.repeat(width))), ...rows.map(line)].join('\n');
+}
+
+const supported = Object.entries(architectures).map(([name, { models }]) => [code(name), models]);
+const reasons = [...new Set(unsupportedArchitectures.values())];
+const withReason = reason =>
+  [...unsupportedArchitectures.keys()].filter(name => unsupportedArchitectures.get(name) === reason);
+
+const page = `# Models
+
+<!-- Written by \`npm run docs\` from the tables of the sources. Do not edit. -->
+
+\`kvasir inspect org/repo:Q4_K_M\` reads the header of a model on the hub, and says whether it runs, why not, its size, and
+how much context fits into this machine's memory per codec. \`kvasir pull\` reads it too, before it downloads.
+
+## Architectures
+
+${table(['architecture', 'models'], supported)}
+
+Weights: ${Object.keys(weightFormats).join(', ')}.
+
+## Not supported
+
+${table(
+  ['reason', 'architectures'],
+  reasons.map(reason => [reason, codes(withReason(reason))]),
+)}
+
+## Tokenizers
+
+Byte-level BPE (\`gpt2\`), BPE of the text itself (\`gemma4\`) and SentencePiece (\`llama\`). The pre-tokenizers, each held against llama.cpp on random text:
+
+${wrap(codes(preTokenizerNames))}
+`;
+
+const list = wrap(
+  `GGUF files of these architectures, each held against llama.cpp, with weights in ${Object.keys(weightFormats).join(', ')}: ` +
+    `${supported.map(([name, models]) => `${name} (${models})`).join(', ')}.`,
+);
+
+const README = `${root}README.md`;
+const section = /(?<=<!-- architectures -->\n)[\s\S]*(?=<!-- \/architectures -->)/;
+const files = {
+  [`${root}docs/models.md`]: page,
+  [README]: readFileSync(README, 'utf8').replace(section, () => `${list}\n`),
+};
+for (const [path, text] of Object.entries(files)) {
+  if (!process.argv.includes('--check')) writeFileSync(path, text);
+  else if (readFileSync(path, 'utf8') !== text) {
+    console.log(`${path.slice(root.length)} is out of date. Run \`npm run docs\`.`);
+    process.exitCode = 1;
+  }
+}

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { arrayOf, type GgufSpec, type Metadata, typed, writeGguf } from '../../test/support/gguf-writer.ts';
+import { arrayOf, type GgufSpec, type Metadata, typed, type WriterTensor, writeGguf } from '../../test/support/gguf-writer.ts';
 import { describeWithFile, smolModel } from '../../test/support/shared.ts';
 import { type TinyOptions, tinyModel } from '../../test/support/tiny-model.ts';
 import { weightTypes } from '../kernel/weights/types.ts';
@@ -244,6 +244,11 @@ describe('a model is rejected', () => {
     await expect(withMeta(metadata)).rejects.toThrow(message);
   });
 
+  it('for a sliding window of an architecture without one', async () => {
+    const metadata = { 'qwen2.attention.sliding_window': 128 };
+    await expect(config({ architecture: 'qwen2', metadata })).rejects.toThrow(/sliding window/);
+  });
+
   it('for experts that the architecture does not have, no experts where it has them, and misshapen ones', async () => {
     await expect(withMeta({ 'qwen3.expert_count': 8 }, { architecture: 'qwen3' })).rejects.toThrow(UnsupportedError);
     const qwen = (metadata: TinyOptions['metadata']) => withMeta(metadata, { architecture: 'qwen3moe' });
@@ -265,11 +270,6 @@ describe('a model is rejected', () => {
       read('blk.1.attn_sinks.weight', t => [{ ...t, shape: [2], data: t.data.subarray(0, 8) }]),
     ).rejects.toThrow(/attn_sinks\.weight should be \[4\].* is \[2\]/);
     await expect(read('blk.1.ffn_up_exps.bias', () => [])).rejects.toThrow(/ffn_up_exps\.bias.*\[128,8\]/);
-  });
-
-  it('for a sliding window of an architecture without one', async () => {
-    const metadata = { 'qwen2.attention.sliding_window': 128 };
-    await expect(config({ architecture: 'qwen2', metadata })).rejects.toThrow(/sliding window/);
   });
 
   it('for a missing, misshapen or unknown tensor, with its name', async () => {

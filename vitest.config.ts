@@ -14,8 +14,11 @@ if (!process.env.VK_ICD_FILENAMES && existsSync(`${chromium}/vk_swiftshader_icd.
   process.env.KVASIR_DAWN_FEATURES ??= 'disable_workgroup_init';
 }
 
-/** The folders with the longest files: the last to start must be short. */
-const LONGEST = ['/test/webgpu/', '/test/packages/', '/test/same-text', '/test/wasm/', '/test/browsers/'];
+/** Folders and files that take longest: the last to start must be short. */
+const LONGEST = [
+  ...['/test/webgpu/', '/test/packages/', '/test/same-text', '/test/wasm/', '/test/browsers/'],
+  ...['/src/codec/codec.test', '/test/architectures', '/test/programs/deploy'],
+];
 
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {

@@ -14,7 +14,7 @@ export {
 } from './api/model.ts';
 export type { Vectors } from './cache/decode-vectors.ts';
 export type { KvCacheStats, NearestText } from './cache/kv-cache.ts';
-export type { LeafLayout } from './cache/leaf.ts';
+export type { AttentionWindows, LeafLayout } from './cache/leaf.ts';
 export type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './chat/answer.ts';
 export type { EncodeChatOptions } from './chat/answer-stream.ts';
 export type { Conversation } from './chat/conversation.ts';
@@ -64,11 +64,11 @@ export {
   removeModel,
   resolveModel,
 } from './hub.ts';
-export type { KvLayer, Outliers, PageCodec as DevicePageCodec } from './kernel/device.ts';
+export type { Activation, KvLayer, Outliers, PageCodec as DevicePageCodec } from './kernel/device.ts';
 export { type AttendOptions, attend } from './kernel/js/attend.ts';
 export { type DeviceName, type ListedDevice, listDevices } from './kernel/open.ts';
 export type { Architecture } from './model/architectures.ts';
-export type { ModelConfig } from './model/model-config.ts';
+export type { ExpertsConfig, LayerRope, ModelConfig } from './model/model-config.ts';
 export type { BytesInput } from './model/open-bytes.ts';
 export type { RopeConfig, RopeScaling } from './model/rope.ts';
 export type { ChatMessage, RenderOptions, TextPart, ToolCall } from './model/template.ts';

@@ -8,6 +8,7 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { encodeChat } from '../src/model/chat.ts';
 import { createChatTemplate } from '../src/model/template.ts';
 import { type ChatTokenizer, createTokenizer } from '../src/model/tokenizer.ts';
+import { cpuTime } from './support/cpu-time.ts';
 import { edgeCaseStrings } from './support/edge-case-strings.ts';
 import { findLlamaTokenizers, firstDifference } from './support/llama-tokenizer.ts';
 import { missing, modelPath, readMetadata, wikitextPath } from './support/model.ts';
@@ -40,18 +41,18 @@ describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, (
   });
 
   it('encodes a megabyte in a few seconds', () => {
-    const started = performance.now();
+    const started = cpuTime();
     tokenizer.encode(wikitext);
-    expect(performance.now() - started).toBeLessThan(5000);
+    expect(cpuTime() - started).toBeLessThan(5000);
   });
 
   it.each(['a', ' ', '\n', '1', '!', '中', '\u0301', "'s", ' a', '👨‍👩‍👧'])(
     'encodes 100 KB of %j in bounded time',
     text => {
-      const started = performance.now();
+      const started = cpuTime();
       tokenizer.encode(text.repeat(100_000 / text.length));
       tokenizer.encode(`${text.repeat(100_000 / text.length)}x`);
-      expect(performance.now() - started).toBeLessThan(5000);
+      expect(cpuTime() - started).toBeLessThan(5000);
     },
   );
 

@@ -79,6 +79,14 @@ export const architectures = {
   qwen3vl: { models: 'Qwen 3 VL without images', pairing: 'halves', qkNorm: 'head' },
   phi3: { models: 'Phi-3, 3.5 and 4', pairing: 'halves', fusedGateUp: true, longRope: true, ignoresWindow: true },
   smollm3: { models: 'SmolLM3', pairing: 'adjacent', ropelessEvery: 4 },
+  granite: {
+    models: 'Granite 3',
+    pairing: 'adjacent',
+    bias: 'optional',
+    ropeFactors: true,
+    scales: true,
+    ropeSwitch: true,
+  },
   granitemoe: {
     models: 'Granite 3 1B-A400M and 3B-A800M',
     pairing: 'adjacent',
@@ -87,14 +95,6 @@ export const architectures = {
     scales: true,
     ropeSwitch: true,
     experts: { in: 'all', softmaxOver: 'chosen' },
-  },
-  granite: {
-    models: 'Granite 3',
-    pairing: 'adjacent',
-    bias: 'optional',
-    ropeFactors: true,
-    scales: true,
-    ropeSwitch: true,
   },
   olmo2: {
     models: 'OLMo 2 and 3',

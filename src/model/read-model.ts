@@ -19,6 +19,7 @@ export function readModel(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelDescri
   const textOf = (id: number | undefined) => (id === undefined ? undefined : tokenizer.tokenText(id));
   const parsed = createChatTemplate({
     source: getString(gguf.metadata, 'tokenizer.chat_template'),
+    toolSource: getString(gguf.metadata, 'tokenizer.chat_template.tool_use'),
     bosToken: textOf(tokenizer.bos),
     eosToken: textOf(tokenizer.eos),
   });

@@ -89,6 +89,13 @@ describe('templates of model families', () => {
     );
   });
 
+  it('uses the template for tools if there are some', () => {
+    const template = createChatTemplate({ source: '{{ messages | length }}', toolSource: '{{ tools[0].name }}' });
+    expect(template.render(chat)).toBe('4');
+    expect(template.render(chat, { variables: { tools: [{ name: 'f' }] } })).toBe('f');
+    expect(template.source).toMatch(/messages.*tools/);
+  });
+
   it('formats dates in English', () => {
     const template = createChatTemplate({ source: '{{ strftime_now("%d %B %Y, %a %H:%M %% %Q") }}' });
     expect(template.render([], { now: new Date(2026, 1, 3, 4, 5) })).toBe('03 February 2026, Tue 04:05 % %Q');

@@ -9,6 +9,8 @@ export type { ChatMessage, TextPart, ToolCall } from './message.ts';
 export interface ChatTemplateOptions {
   /** The template's source, from the file's `tokenizer.chat_template`. */
   source?: string;
+  /** The template for requests with tools, which some files have (`tokenizer.chat_template.tool_use`). */
+  toolSource?: string;
   /** Text of the BOS and EOS tokens. */
   bosToken?: string;
   eosToken?: string;
@@ -37,7 +39,7 @@ export const reservedVariables: readonly string[] = [
 export interface ChatTemplate {
   /** A notice that the file has no template and ChatML is used. */
   readonly note?: string;
-  /** The template's source: the file's, or ChatML. */
+  /** The template's source: the file's, with that of its template for tools, or ChatML. */
   readonly source: string;
   /** `mapLiteral` is applied to each string literal of the template. */
   render(messages: readonly ChatMessage[], options?: RenderOptions, mapLiteral?: (text: string) => string): string;
@@ -51,14 +53,17 @@ const CHATML =
  * Templates come from model files and are untrusted: one that runs too long, produces too much or nests too deep fails
  * with a FormatError. `raise_exception` in a template throws an InputError.
  */
-export function createChatTemplate({ source, bosToken = '', eosToken = '' }: ChatTemplateOptions): ChatTemplate {
-  const program = parseTemplate(source ?? CHATML);
+export function createChatTemplate(options: ChatTemplateOptions): ChatTemplate {
+  const { source, toolSource, bosToken = '', eosToken = '' } = options;
+  const plainProgram = parseTemplate(source ?? CHATML);
+  const toolProgram = toolSource === undefined ? plainProgram : parseTemplate(toolSource);
   return {
-    source: source ?? CHATML,
+    source: [source ?? CHATML, toolSource ?? ''].join(''),
     note: source === undefined ? 'The model file has no chat template; ChatML is used.' : undefined,
 
     render(messages, { addGenerationPrompt = true, variables = {}, now = new Date() } = {}, mapLiteral = text => text) {
       const prepared = templateMessages(messages);
+      const program = variables.tools ? toolProgram : plainProgram;
       const render = (list: typeof prepared) =>
         renderTemplate(program, mapLiteral, {
           // Always defined, as in transformers: templates compare them with none.

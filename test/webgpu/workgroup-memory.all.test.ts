@@ -78,13 +78,15 @@ describeGpu('with NaNs in workgroup memory', () => {
       const bytes = randomWeights(type, rows * cols, 0.1, seeded(3));
       const run = async (device: WebGpuDevice) => {
         const weights = await device.loadWeights(type, rows, cols, async into => into.set(bytes));
+        const ones = device.createTensor(1, cols);
+        device.writeRows(ones, 0, new Float32Array(cols).fill(1));
         const found: unknown[] = [];
         for (const batch of [1, 20]) {
           const [input, normed] = [device.createTensor(batch, cols), device.createTensor(batch, cols)];
           const out = device.createTensor(batch, rows);
           device.embed(weights, Array(batch).fill(5), input);
-          device.rmsNorm(input, batch, device.createTensor(1, cols), 1e-5, normed);
-          device.project(input, batch, [{ weights, out }]);
+          device.rmsNorm(input, batch, ones, 1e-5, normed);
+          device.project(normed, batch, [{ weights, out }]);
           const request = { row: 0, temperature: 1, topK: 9, topP: 0.9, minP: 0, random: 0.5 };
           found.push(await device.readRows(out, 0), await device.sampleTokens(out, [request]).ids);
         }

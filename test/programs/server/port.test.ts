@@ -179,7 +179,7 @@ it(
     for (const { slot } of await service.slots('default')) await service.eraseSlot(slot, 'default');
     expect(await heldBytes()).toBe(0);
   },
-  runs * 100,
+  60_000 + runs * 100,
 );
 
 describe('the end', () => {

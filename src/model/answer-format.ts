@@ -3,7 +3,6 @@
  * reads one character at a time, so how the text was divided makes no difference.
  */
 
-import { CHANNEL } from './channels.ts';
 import { createJsonScanner, createWrittenCalls, type Opening, type WrittenCall } from './written-calls.ts';
 
 /**
@@ -11,6 +10,9 @@ import { createJsonScanner, createWrittenCalls, type Opening, type WrittenCall }
  * `{"name": ..., "parameters": {...}}`, several with semicolons between them.
  */
 export type CallFormat = 'hermes' | 'llama3';
+
+/** In templates whose answers are in channels. */
+export const CHANNEL = '<|channel|>';
 
 /** How a model's answers are written. */
 export interface AnswerFormat {

@@ -3,10 +3,8 @@
  * `<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...`. The prompt has begun the first
  * header. Analysis is reasoning; a message to `functions.NAME` is a call; other messages are text.
  */
-import type { AnswerParser, AnswerPart } from './answer-format.ts';
+import { type AnswerParser, type AnswerPart, CHANNEL } from './answer-format.ts';
 
-/** In templates of this format. */
-export const CHANNEL = '<|channel|>';
 const MESSAGE = '<|message|>';
 const BODY_ENDS = ['<|start|>', '<|end|>', '<|call|>', '<|return|>', CHANNEL];
 export const CHANNEL_MARKERS = [...BODY_ENDS, MESSAGE, '<|constrain|>'];

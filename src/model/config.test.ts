@@ -1,5 +1,12 @@
 import { describe, expect, it } from 'vitest';
-import { arrayOf, type GgufSpec, type Metadata, typed, type WriterTensor, writeGguf } from '../../test/support/gguf-writer.ts';
+import {
+  arrayOf,
+  type GgufSpec,
+  type Metadata,
+  typed,
+  type WriterTensor,
+  writeGguf,
+} from '../../test/support/gguf-writer.ts';
 import { describeWithFile, smolModel } from '../../test/support/shared.ts';
 import { type TinyOptions, tinyModel } from '../../test/support/tiny-model.ts';
 import { weightTypes } from '../kernel/weights/types.ts';

@@ -3,7 +3,6 @@
  * reads one character at a time, so how the text was divided makes no difference.
  */
 
-import { CHANNEL } from './channels.ts';
 import { createJsonScanner, createWrittenCalls, type Opening, type WrittenCall } from './written-calls.ts';
 
 /**
@@ -30,7 +29,7 @@ export function detectAnswerFormat(template = ''): AnswerFormat {
     toolCalls: isLlama ? 'llama3' : 'hermes',
     takesTools: /\btools\b/.test(template),
     thinks: template.includes('</think>'),
-    channels: template.includes(CHANNEL),
+    channels: template.includes('<|channel|>'),
   };
 }
 

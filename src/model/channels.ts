@@ -5,8 +5,8 @@
  */
 import type { AnswerParser, AnswerPart } from './answer-format.ts';
 
-/** In templates of this format. */
-export const CHANNEL = '<|channel|>';
+/** Templates of this format have it, and no others. */
+const CHANNEL = '<|channel|>';
 const MESSAGE = '<|message|>';
 const BODY_ENDS = ['<|start|>', '<|end|>', '<|call|>', '<|return|>', CHANNEL];
 export const CHANNEL_MARKERS = [...BODY_ENDS, MESSAGE, '<|constrain|>'];

@@ -23,3 +23,9 @@ export {
 } from './eval/evaluate.ts';
 export type { NeedleCell, NeedleRow } from './eval/needle/measure.ts';
 export type { MatchRule } from './eval/needle/questions.ts';
+export { evaluateTask, type TaskEvaluation, type TaskOptions } from './eval/tasks/evaluate-task.ts';
+export type { LoadSettings } from './eval/tasks/measure-items.ts';
+export type { ItemResult } from './eval/tasks/results-file.ts';
+export type { Interval, PairedComparison } from './eval/tasks/statistics.ts';
+export type { TaskComparison, TaskRow } from './eval/tasks/summarize.ts';
+export type { Choice, Question, Task, TaskAnswer } from './eval/tasks/task.ts';

@@ -1,4 +1,4 @@
-/** `kvasir eval`: how much each codec changes a model's predictions on a given text. */
+/** `kvasir eval`: how much each codec changes a model's predictions on a given text, or what it does on a task. */
 import { basename } from 'node:path';
 import type { Command } from 'commander';
 import { formatOutliers } from '../cache/outliers.ts';
@@ -6,6 +6,7 @@ import type { DivergenceRow } from '../eval/divergence.ts';
 import { DEFAULT_ROWS, evaluate } from '../eval/evaluate.ts';
 import { divergencePlot } from '../eval/plot.ts';
 import { reportPage } from '../eval/report.ts';
+import { taskNames } from '../eval/tasks/create-task.ts';
 import { InputError } from '../util/errors.ts';
 import { formatCount, parseCount, parseCounts } from '../util/units.ts';
 import {
@@ -21,9 +22,9 @@ import { PROFILE_HELP } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { readTextFile } from './read-text.ts';
 import { formatShort, formatTable, printResult } from './table.ts';
+import { runTask, type TaskFlags } from './task.ts';
 
-interface Options extends NeedleFlags {
-  task: 'divergence' | 'needle';
+interface Options extends NeedleFlags, TaskFlags {
   text?: string;
   special?: boolean;
   context: number;
@@ -39,8 +40,8 @@ export function addEval(program: Command): void {
   addModelArgument(command)
     .option(
       '--task <name>',
-      'divergence (from f16; with top-1 and perplexity) or needle (planted facts)',
-      parseChoice(['divergence', 'needle']),
+      `divergence (from f16; with top-1 and perplexity), needle (planted facts), ${taskNames.join(', ')}`,
+      parseChoice(['divergence', 'needle', ...taskNames], 'a task'),
       'divergence',
     )
     .option('--text <file>', 'divergence: text file to predict, such as the validation set of WikiText-2')
@@ -55,23 +56,33 @@ export function addEval(program: Command): void {
     .option('--skip <n>', 'divergence: rows to skip', parseNumber, 0)
     .option('--chunks <n>', `divergence: rows to score, or all (default: ${DEFAULT_ROWS})`, parseChunks)
     .option('--from <n>', 'divergence: first scored position of a row: half, or a number', 'half')
-    .option('--lengths <list>', 'needle: document lengths in tokens', parseCounts, [1000, 2000, 4000, 6000])
-    .option('--depths <n>', 'needle: facts per document, at evenly spaced depths', parseCount, 10)
-    .option('--documents <n>', 'needle: documents per length', parseCount, 4)
-    .option('--seed <n>', 'needle: random seed of the first document; the next one uses the next seed', parseNumber, 1)
+    .option('--lengths <list>', 'needle, ruler: document lengths in tokens', parseCounts)
+    .option('--depths <n>', 'needle: facts per document, at evenly spaced depths (default: 10)', parseCount)
+    .option('--documents <n>', 'needle, ruler: documents per length', parseCount)
+    .option('--seed <n>', 'random seed of the first document or answer; the next one uses the next seed', parseNumber)
+    .option('--data <file>', "tasks: the data set's file, in its own format")
+    .option('--shots <file>', 'tasks: worked examples in the same format, before each question')
+    .option('--limit <n>', 'tasks: items to evaluate, from the first', parseCount)
+    .option('--plain', 'tasks: ask without the chat template')
+    .option('--samples <n>', 'tasks: answers per question; their mean counts', parseCount)
+    .option('--temperature <t>', 'tasks: default 0, or .7 with several samples', parseNumber)
+    .option('--max-tokens <n>', 'tasks: maximum tokens per answer (default: enough for the task)', parseCount)
+    .option('--page-tokens <n>', 'tasks: tokens per page; text shorter than a page is not packed', parseCount)
+    .option('--results <file>', 'tasks: keep finished items in this file; the same command continues after a stop')
+    .option('--run-code', 'humaneval: run the programs that the model writes, on this machine')
     .option('--batch <n>', 'tokens per forward pass', parseCount, 512);
   addDeviceOptions(command)
-    .option('--fast', 'use int8 activations and integer attention, like generation does')
+    .option('--fast', 'divergence, needle: use int8 activations and integer attention, like generation does')
     .option('--json', 'print rows as JSON')
     .option(
       '--out <file>',
       'also write a plot (.svg) or a report (.html): divergence by codec, position, token class and layer, and the plans; ' +
-        'or the heatmaps of needle; may be repeated',
+        'or the heatmaps of needle, or the accuracy of a task; may be repeated',
       appendFile,
     )
     .addHelpText('after', HELP)
     .action((model: string, options: Options) =>
-      runInterruptible(signal => (options.task === 'needle' ? runNeedle : evaluateDivergence)(model, options, signal)),
+      runInterruptible(signal => (commands[options.task] ?? runTask)(model, options, signal)),
     );
 }
 
@@ -86,9 +97,19 @@ const HELP = `
 needle: facts are planted in generated documents, and the model answers one question about each, with its chat template
 and greedy decoding. An answer counts if it contains the expected words; with Mimir, only if it equals them.
 
+Other tasks ask the questions of a data set, as many at once as the model runs, and compare each codec with f16 on the same
+questions. ruler-... writes its own documents.
+
 Examples:
   kvasir eval model.gguf --text wiki.valid.txt --chunks 8 --kv tq4,tq3,kivi2g32
-  kvasir eval model.gguf --task needle --lengths 1000,4000 --kv tq4,tq2 --out map.svg`;
+  kvasir eval model.gguf --task needle --lengths 1000,4000 --kv tq4,tq2 --out map.svg
+  kvasir eval model.gguf --task gsm8k --data test.jsonl --shots train.jsonl --kv tq4,mead2 --limit 200 --results run.jsonl
+  kvasir eval model.gguf --task ruler-multi-key --lengths 4k,16k --kv tq4`;
+
+const commands: Partial<Record<string, typeof evaluateDivergence>> = {
+  divergence: evaluateDivergence,
+  needle: runNeedle,
+};
 
 async function evaluateDivergence(name: string, options: Options, signal: AbortSignal): Promise<void> {
   const { context, skip, chunks } = options;

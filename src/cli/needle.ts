@@ -7,7 +7,7 @@ import { resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { formatPlural, printResult } from './table.ts';
 
-/** The flags that both tasks share. */
+/** The flags that all tasks share. */
 export interface EvaluationFlags extends DeviceFlags {
   kv?: string[];
   profile?: string;
@@ -19,10 +19,10 @@ export interface EvaluationFlags extends DeviceFlags {
 }
 
 export interface NeedleFlags extends EvaluationFlags {
-  lengths: number[];
-  depths: number;
-  documents: number;
-  seed: number;
+  lengths?: number[];
+  depths?: number;
+  documents?: number;
+  seed?: number;
 }
 
 const MATCH_RULES = {
@@ -46,7 +46,7 @@ export async function writeFiles(out: readonly string[] = [], plot: () => string
 }
 
 export async function runNeedle(name: string, options: NeedleFlags, signal: AbortSignal): Promise<void> {
-  const { lengths, depths, documents, seed, json, out } = options;
+  const { lengths, depths = 10, documents = 4, seed, json, out } = options;
   const progress = createProgress({ title: 'needle', unit: 'tokens' });
   const { model, device, rows, match, notices } = await evaluateNeedle(name, {
     ...(await evaluationOptions(name, options, signal)),

@@ -1,12 +1,9 @@
 /** Evaluation of KV cache formats on a model: divergence from an f16 cache on a text, and retrieval of planted facts. */
 import { F16 } from '../codec/spec.ts';
-import { type EngineOptions, loadEngine, type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
+import { type EngineOptions, loadEngine, planShape } from '../engine/engine.ts';
 import { engineRules } from '../engine/options.ts';
-import { resolveProfile } from '../engine/profile.ts';
 import type { ModelInput } from '../model/input.ts';
-import { AUTO, choosePlan, parsePlanSpec } from '../plan/auto.ts';
-import { createPlan, type Plan, planBytes, presets } from '../plan/plan.ts';
-import { choosePreset } from '../plan/presets.ts';
+import { createPlan, type Plan, planBytes } from '../plan/plan.ts';
 import type { Profile } from '../plan/profile.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../util/rules.ts';
@@ -14,6 +11,7 @@ import { type Breakdown, createBreakdowns } from './breakdown.ts';
 import { type DivergenceRow, measureDivergence, SCORED_PER_BLOCK } from './divergence.ts';
 import { measureNeedle, type NeedleRow } from './needle/measure.ts';
 import { type MatchRule, matchFor } from './needle/questions.ts';
+import { openForEvaluation, specs } from './open.ts';
 
 /** Options of `evaluate` and `evaluateNeedle`. */
 export interface EvaluationOptions
@@ -102,11 +100,7 @@ export const DEFAULT_ROWS = 4;
 /** Tokens of a question and its answer. */
 const QUESTION_TOKENS = 256;
 
-const commonRules = {
-  ...engineRules,
-  kv: rule('an array of codec specs', value => Array.isArray(value) && value.length > 0),
-  fast: boolean,
-};
+const commonRules = { ...engineRules, kv: specs, fast: boolean };
 
 const evaluateRules: Record<keyof EvaluateOptions, Rule> = {
   ...commonRules,
@@ -137,7 +131,7 @@ export async function evaluate(model: ModelInput, options: EvaluateOptions): Pro
   evaluateRules.text(options?.text, 'text');
   const { text, context = 2048, skipRows = 0, parseSpecialTokens, signal, onProgress } = options;
   const from = options.from ?? Math.floor(context / 2);
-  const { file, ...setup } = await openFor(model, options);
+  const { file, ...setup } = await openForEvaluation(model, options);
   const { plans } = setup;
   const { tokenizer, config } = file;
   // All caches exist at once, and some f16 log probabilities that the others are compared with.
@@ -177,7 +171,7 @@ export async function evaluateNeedle(
 ): Promise<NeedleEvaluation> {
   checkOptions('evaluateNeedle', options, needleRules);
   const { lengths = [1000, 2000, 4000, 6000], depths = 10, documents = 4, seed = 1, signal, onProgress } = options;
-  const { file, ...setup } = await openFor(model, options);
+  const { file, ...setup } = await openForEvaluation(model, options);
   const { plans } = setup;
   const { name, context: maxContext } = file.config;
   const plan = plans.reduce((a, b) => (planBytes(b, maxContext) > planBytes(a, maxContext) ? b : a));
@@ -188,24 +182,6 @@ export async function evaluateNeedle(
     return { model: name, device: engine.why, ...setup, rows, match: matchFor(name) };
   } finally {
     await engine.dispose();
-  }
-}
-
-async function openFor(model: ModelInput, { kv, profile: input, memoryLimit, signal }: EvaluationOptions) {
-  const file: ModelFile = await openModelFile(model, { memoryLimit });
-  try {
-    const specs = kv?.map(parsePlanSpec);
-    const { profile, notice } = await resolveProfile(file, specs ?? [AUTO], input, { signal });
-    const shape = planShape(file);
-    const plans = specs?.map(spec => choosePlan(spec, shape, profile)) ?? [
-      createPlan(F16, shape),
-      ...presets.map(preset => choosePreset(preset, shape, profile)),
-    ];
-    const notices = new Set([notice, ...plans.map(plan => plan.notice)].filter(text => text !== undefined));
-    return { file, profile, plans, notices: [...notices] };
-  } catch (error) {
-    await file.gguf.close();
-    throw error;
   }
 }
 

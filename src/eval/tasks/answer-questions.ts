@@ -1,0 +1,62 @@
+/** Answers the questions of a task with a model: as many at once as it runs, sharing the prefixes that they have in common. */
+import type { Model } from '../../api/model.ts';
+import type { ItemResult } from './results-file.ts';
+import { type Question, withoutThinking } from './task.ts';
+
+export interface AnswerOptions {
+  /** Answers per question. */
+  samples: number;
+  temperature: number;
+  /** Of the first answer; the next one has the next seed. */
+  seed: number;
+  /** Instead of the limits of the questions. */
+  maxTokens?: number;
+  signal?: AbortSignal;
+  onResult(question: Question, result: ItemResult): Promise<void>;
+  /** A warning about an answer, such as a full context, or a codec that does not suit the model. */
+  onNotice?(notice: string): void;
+}
+
+/** If the signal aborts it, the questions that were not answered completely have no result. */
+export async function answerQuestions(
+  model: Model,
+  questions: readonly Question[],
+  options: AnswerOptions,
+): Promise<void> {
+  const { samples, onResult } = options;
+  // One error ends all: the others would only fail the same way, or answer for nobody.
+  const stop = new AbortController();
+  const forward = () => stop.abort();
+  options.signal?.addEventListener('abort', forward);
+  if (options.signal?.aborted) stop.abort();
+  const remaining = questions[Symbol.iterator]();
+  const work = async () => {
+    for (const question of remaining) {
+      if (stop.signal.aborted) return;
+      const result = await answer(model, question, { ...options, signal: stop.signal });
+      if (result) await onResult(question, result);
+    }
+  };
+  const atOnce = Math.max(1, Math.floor(model.maxSequences / samples));
+  const workers = Array.from({ length: Math.min(atOnce, questions.length) }, () =>
+    work().catch(error => {
+      stop.abort();
+      throw error;
+    }),
+  );
+  const ends = await Promise.allSettled(workers);
+  options.signal?.removeEventListener('abort', forward);
+  for (const end of ends) if (end.status === 'rejected') throw end.reason;
+}
+
+async function answer(model: Model, question: Question, options: AnswerOptions): Promise<ItemResult | undefined> {
+  const { id, group, prompt, tools, stop } = question;
+  const { samples, temperature, seed, signal, maxTokens = question.maxTokens } = options;
+  const answers = await model.samples(prompt, samples, { temperature, seed, signal, maxTokens, tools, stop });
+  for (const { notices } of answers) for (const notice of notices) options.onNotice?.(notice);
+  if (answers.some(({ finish }) => finish === 'cancelled')) return undefined;
+  const said = answers.map(({ text, toolCalls }) => question.read({ text: withoutThinking(text), toolCalls }));
+  const scores = await Promise.all(said.map(text => question.score(text)));
+  const tokens = answers.reduce((sum, { usage }) => sum + usage.completionTokens, 0);
+  return { id, ...(group !== undefined && { group }), said, scores, tokens };
+}

@@ -1,0 +1,85 @@
+/** Whether a difference in scores means something: intervals, and paired tests on the same items. */
+import { createRandom } from '../../codec/parts/random.ts';
+
+export type Interval = readonly [low: number, high: number];
+
+/** The two-sided 95 % quantile of the normal distribution. */
+const Z = 1.959963984540054;
+
+/**
+ * Wilson's 95 % interval of a mean of scores from 0 to 1. It is made for scores of 0 and 1, which vary the most: for others
+ * it is too wide, never too narrow.
+ */
+export function wilsonInterval(mean: number, count: number): Interval {
+  if (count === 0) return [0, 1];
+  const z2 = (Z * Z) / count;
+  const center = mean + z2 / 2;
+  const half = Z * Math.sqrt((mean * (1 - mean)) / count + z2 / (4 * count));
+  return [Math.max(0, (center - half) / (1 + z2)), Math.min(1, (center + half) / (1 + z2))];
+}
+
+/**
+ * McNemar's exact test: the probability that items which only one of two is right about divide as unevenly as this, or
+ * more, if both are as good.
+ */
+export function mcNemar(onlyFirst: number, onlySecond: number): number {
+  const count = onlyFirst + onlySecond;
+  const fewer = Math.min(onlyFirst, onlySecond);
+  // Logarithms, since 2^-count underflows.
+  let logTerm = -count * Math.LN2;
+  let sum = 0;
+  for (let k = 0; k <= fewer; k++) {
+    sum += Math.exp(logTerm);
+    logTerm += Math.log((count - k) / (k + 1));
+  }
+  return Math.min(1, 2 * sum);
+}
+
+const RESAMPLES = 10_000;
+
+/** Bootstraps the mean of paired differences: its 95 % interval, and the two-sided p value of no difference. */
+export function pairedBootstrap(differences: readonly number[], seed = 1): { interval: Interval; p: number } {
+  const count = differences.length;
+  if (count === 0) return { interval: [0, 0], p: 1 };
+  const { uniform } = createRandom(seed);
+  const means = Float64Array.from({ length: RESAMPLES }, () => {
+    let sum = 0;
+    for (let i = 0; i < count; i++) sum += differences[Math.floor(uniform() * count)];
+    return sum / count;
+  }).sort();
+  const below = means.filter(value => value <= 0).length;
+  const above = means.filter(value => value >= 0).length;
+  const at = (quantile: number) => means[Math.round(quantile * (RESAMPLES - 1))];
+  return { interval: [at(0.025), at(0.975)], p: Math.min(1, (2 * Math.min(below, above)) / RESAMPLES) };
+}
+
+/** Scores against those of a reference on the same items. */
+export interface PairedComparison {
+  /** Items that both have answered. */
+  items: number;
+  /** Mean score less that of the reference. */
+  difference: number;
+  /** 95 % interval of the difference. */
+  interval: Interval;
+  /**
+   * The probability of such a difference by chance: by McNemar's exact test, or, if answers can be partly right, by a paired
+   * bootstrap.
+   */
+  p: number;
+}
+
+export function compareScores(scores: readonly number[], reference: readonly number[]): PairedComparison {
+  const differences = scores.map((score, i) => score - reference[i]);
+  const { interval, p } = pairedBootstrap(differences);
+  const isBinary = [...scores, ...reference].every(score => score === 0 || score === 1);
+  const count = (difference: number) => differences.filter(value => value === difference).length;
+  return {
+    items: scores.length,
+    difference: mean(differences),
+    interval,
+    p: isBinary ? mcNemar(count(1), count(-1)) : p,
+  };
+}
+
+export const mean = (values: readonly number[]): number =>
+  values.length === 0 ? 0 : values.reduce((sum, value) => sum + value, 0) / values.length;

@@ -11,9 +11,6 @@ import { createJsonScanner, createWrittenCalls, type Opening, type WrittenCall }
  */
 export type CallFormat = 'hermes' | 'llama3';
 
-/** In templates whose answers are in channels. */
-export const CHANNEL = '<|channel|>';
-
 /** How a model's answers are written. */
 export interface AnswerFormat {
   readonly toolCalls: CallFormat;
@@ -32,7 +29,7 @@ export function detectAnswerFormat(template = ''): AnswerFormat {
     toolCalls: isLlama ? 'llama3' : 'hermes',
     takesTools: /\btools\b/.test(template),
     thinks: template.includes('</think>'),
-    channels: template.includes(CHANNEL),
+    channels: template.includes('<|channel|>'),
   };
 }
 

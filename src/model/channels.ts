@@ -3,8 +3,10 @@
  * `<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...`. The prompt has begun the first
  * header. Analysis is reasoning; a message to `functions.NAME` is a call; other messages are text.
  */
-import { type AnswerParser, type AnswerPart, CHANNEL } from './answer-format.ts';
+import type { AnswerParser, AnswerPart } from './answer-format.ts';
 
+/** Templates of this format have it, and no others. */
+const CHANNEL = '<|channel|>';
 const MESSAGE = '<|message|>';
 const BODY_ENDS = ['<|start|>', '<|end|>', '<|call|>', '<|return|>', CHANNEL];
 export const CHANNEL_MARKERS = [...BODY_ENDS, MESSAGE, '<|constrain|>'];

@@ -189,6 +189,22 @@ describe('a tiny model on js, pages of 16', () => {
   });
 });
 
+describe('a tiny model with windows, on wasm, pages of 16', () => {
+  const windowed = new Blob([
+    writeGguf(
+      tinyModel({
+        architecture: 'gemma3',
+        layers: 7,
+        headDim: 32,
+        metadata: { 'gemma3.attention.sliding_window': 39 },
+      }),
+    ),
+  ]);
+  const load = (options: LoadOptions) =>
+    loadModel(windowed, { device: 'wasm', pageTokens: 16, context: 512, kv: 'tq4', ...options });
+  testSameText(load, [47, 48, 130], 18);
+});
+
 describe('Mimir on wasm, mead2, pages of 16', () => {
   const load = (options: LoadOptions) =>
     loadModel(mimir, { device: 'wasm', threads: 2, pageTokens: 16, context: 512, kv: 'mead2', ...options });

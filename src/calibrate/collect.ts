@@ -1,11 +1,11 @@
 /** Runs rows of text with an f16 cache and stores the statistics of every layer: one file per row. */
 import { F16 } from '../codec/spec.ts';
-import type { Engine } from '../engine/engine.ts';
+import { type Engine, planShape } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
 import type { LayerActivations } from '../model/forward.ts';
 import { createPlan } from '../plan/plan.ts';
-import { recordBytes, type StatisticsShape, sampledQueries } from '../plan/statistics.ts';
+import { recordBytes, type StatisticsShape, sampledQueries, statisticsOfLayer } from '../plan/statistics.ts';
 import type { Checkpoint } from './checkpoint.ts';
 import type { CalibrationJob } from './job.ts';
 import type { Workers } from './workers.ts';
@@ -33,6 +33,7 @@ export async function collect(
   }: Pick<CalibrationJob, 'shape' | 'grams' | 'checkpoint'> & StageOptions,
 ): Promise<boolean> {
   const plan = createPlan(F16, engine.config);
+  const model = planShape(engine);
   let writing = Promise.resolve();
   // Threads and files work while the device runs the next row; their errors are thrown at the next layer.
   const errors: unknown[] = [];
@@ -53,7 +54,8 @@ export async function collect(
       if (!gathered) return;
       const { q, k, v } = gathered;
       const observed = { ...gathered, grams: grams[layer] };
-      records[layer] = watch(workers.run('observe', { shape, row, observed }, [q.buffer, k.buffer, v.buffer]));
+      const request = { shape: statisticsOfLayer(shape, model, layer), row, observed };
+      records[layer] = watch(workers.run('observe', request, [q.buffer, k.buffer, v.buffer]));
     };
     const sequence = engine.openSequence(plan, tokens.length);
     try {

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { checkShape } from '../codec/kv.ts';
 import { formatSpec, type KvSpec, parseSpec } from '../codec/spec.ts';
-import type { ModelFile } from '../engine/engine.ts';
+import { type ModelFile, planShape } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { CALIBRATION_SAMPLES, defaultCalibrationTokens } from '../engine/profile.ts';
 import { type DeviceName, isGpu } from '../kernel/open.ts';
@@ -93,7 +93,7 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   const chosen = await chooseRows(file, options, context);
   const { rows } = chosen;
   const { heads, kvHeads, headDim, layers, attentionScale: scale } = config;
-  const codecShape = { layers, kvHeads, headDim, ropeFrequencies: rope.frequencies };
+  const codecShape = planShape(file);
   const { pageTokens } = checkShape(codecShape);
   const samples = options.samples ?? CALIBRATION_SAMPLES;
   const perRow = Math.min(maxSamples({ context, pageTokens }), Math.ceil(samples / rows.length));

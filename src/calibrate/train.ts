@@ -1,7 +1,9 @@
 /** Learns the codecs' parameters for every layer and side from the records of all rows: one small profile file each. */
 import { checkShape } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
+import { shapeOfLayer } from '../plan/plan.ts';
 import { decodeProfile, encodeProfile, type ProfileContent } from '../plan/profile.ts';
+import { statisticsOfLayer } from '../plan/statistics.ts';
 import { readRecords, type StageOptions } from './collect.ts';
 import type { CalibrationJob } from './job.ts';
 
@@ -46,11 +48,11 @@ async function learnOne(
 ): Promise<Uint8Array> {
   const records = await readRecords(checkpoint, shape, rows.length, layer);
   const request = {
-    shape,
+    shape: statisticsOfLayer(shape, codecShape, layer),
     records,
     side,
     codecs,
-    codecShape: checkShape(codecShape),
+    codecShape: checkShape(shapeOfLayer(codecShape, layer)),
     grams: grams[layer],
   };
   const result = await workers.run(

@@ -29,6 +29,8 @@ export interface AttentionShape {
   /** Tokens per row. */
   context: number;
   pageTokens: number;
+  /** The layer sees only the last tokens; then only queries that see all tokens of the row are measured. */
+  window?: number;
 }
 
 export interface AttentionSensitivity {
@@ -59,7 +61,7 @@ export function measureSensitivity(
   queries: readonly number[],
   { q, k, v, grams }: { q: Float32Array; k: Float32Array; v: Float32Array; grams: Float32Array },
 ): AttentionSensitivity {
-  const { heads, kvHeads, headDim: d, scale, context, pageTokens } = shape;
+  const { heads, kvHeads, headDim: d, scale, context, pageTokens, window = context } = shape;
   const group = heads / kvHeads;
   const { rawQuery, query, keys, values, gram, valueNorms, p, output, gramOutput, keySums, valueSums, moments } =
     arrays;
@@ -81,7 +83,7 @@ export function measureSensitivity(
     computeValueNorms();
     queries.forEach((t, n) => {
       const sealed = sealedTokens(shape, t);
-      if (sealed === 0) return;
+      if (sealed === 0 || t >= window) return;
       rawQuery.set(q.subarray((n * heads + head * group + g) * d, (n * heads + head * group + g + 1) * d));
       for (let i = 0; i < d; i++) query[i] = scale * Math.LOG2E * rawQuery[i];
       attend(t + 1);

@@ -39,6 +39,7 @@ import {
   type Plan,
   type PlanShape,
   planBytes,
+  shapeOfLayer,
 } from './plan.ts';
 import type { Profile } from './profile.ts';
 
@@ -163,8 +164,8 @@ function meadPlan(spec: AutoSpec, bits: number, shape: PlanShape, profile: Profi
   const spent = Math.min(bits, MAX_MEAD_BITS);
   return allocatedPlan({ ...spec, auto: 'mead', bits: spent }, shape, profile, {
     allocate: sides => allocateMead(profile, sides, spent, false),
-    createCodec: (keyNibbles, valueNibbles, { key, value }) =>
-      createCodec(specOf('mead2'), shape, {
+    createCodec: (keyNibbles, valueNibbles, { key, value }, own) =>
+      createCodec(specOf('mead2'), own, {
         key: { ...key, 'mead.nibbles': keyNibbles },
         value: { ...value, 'mead.nibbles': valueNibbles },
       }),
@@ -174,14 +175,14 @@ function meadPlan(spec: AutoSpec, bits: number, shape: PlanShape, profile: Profi
 const turboQuantPlan = (spec: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate =>
   allocatedPlan({ ...spec, auto: 'tq', bits }, shape, profile, {
     allocate: sides => allocateTurboQuant(profile, sides, bits, shape),
-    createCodec: (key, value, learned) =>
-      createCodec({ key: specOf(key).key, value: specOf(value).value, window: {} }, shape, learned),
+    createCodec: (key, value, learned, own) =>
+      createCodec({ key: specOf(key).key, value: specOf(value).value, window: {} }, own, learned),
   });
 
 interface Allocator<T> {
   allocate(sides: readonly LayerSide[]): Allocation<T>;
   /** The codec of a layer, from what its sides got. */
-  createCodec(key: T, value: T, learned: Profile['learned'][number]): KvCodec;
+  createCodec(key: T, value: T, learned: Profile['learned'][number], shape: PlanShape): KvCodec;
 }
 
 function allocatedPlan<T>(
@@ -195,7 +196,7 @@ function allocatedPlan<T>(
   const { amounts, predicted } = allocate(sides);
   const codecOf = (layer: number) => {
     const index = sides.findIndex(side => side.layer === layer);
-    return createCodec(amounts[index], amounts[index + 1], profile.learned[layer]);
+    return createCodec(amounts[index], amounts[index + 1], profile.learned[layer], shapeOfLayer(shape, layer));
   };
   const codecs = () => codecsByLayer(shape, window.edge, codecOf);
   return {

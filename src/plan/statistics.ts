@@ -18,6 +18,7 @@ import {
   sealedTokens,
 } from './attention-sensitivity.ts';
 import { valueMetric } from './metric.ts';
+import { type PlanShape, shapeOfLayer } from './plan.ts';
 
 export interface StatisticsShape extends AttentionShape {
   /** Positions kept per row. */
@@ -26,6 +27,13 @@ export interface StatisticsShape extends AttentionShape {
   queryStep: number;
   seed: number;
 }
+
+/** The shape of one layer of a model whose layers differ. */
+export const statisticsOfLayer = (shape: StatisticsShape, model: PlanShape, layer: number): StatisticsShape => ({
+  ...shape,
+  ropeFrequencies: shapeOfLayer(model, layer).ropeFrequencies ?? shape.ropeFrequencies,
+  window: model.attentionWindows?.[layer],
+});
 
 /** One layer's statistics of one row: views of the record's bytes, in this order. */
 export interface LayerRecord {

@@ -58,7 +58,7 @@ const MODELS: Record<string, TinyOptions> = {
   qwen2: { architecture: 'qwen2' },
   qwen3: { architecture: 'qwen3', headDim: 32 },
   'llama, experts': { architecture: 'llama', experts: [8, 2] },
-  qwen3moe: { architecture: 'qwen3moe', headDim: 32, experts: [16, 4] },
+  qwen3moe: { architecture: 'qwen3moe', headDim: 32 },
   granitemoe: {
     architecture: 'granitemoe',
     metadata: {

@@ -96,7 +96,7 @@ async function fill(device: Device, spec: string, depth: number, layers: number)
   sequence.plan(depth - pageTokens + 1);
   await device.ensureMemory?.([sequence.view]);
   const { leaves } = sequence.view;
-  for (let layer = 0; layer < layers; layer++) device.seal(layer, [{ view: sequence.view, page: 0, leaf: leaves[0] }]);
+  for (let layer = 0; layer < layers; layer++) device.seal(layer, [{ view: sequence.view, page: 0 }]);
   const sealed = await device.readBlock(leaves[0]);
   for (const leaf of leaves.slice(1)) device.writeBlock(leaf, sealed);
   sequence.commit(depth - pageTokens);

@@ -14,7 +14,7 @@ export {
 } from './api/model.ts';
 export type { Vectors } from './cache/decode-vectors.ts';
 export type { KvCacheStats, NearestText } from './cache/kv-cache.ts';
-export type { AttentionWindows, LeafLayout } from './cache/leaf.ts';
+export type { AttentionWindows, LeafLayout, WindowPageLayout } from './cache/leaf.ts';
 export type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './chat/answer.ts';
 export type { EncodeChatOptions } from './chat/answer-stream.ts';
 export type { Conversation } from './chat/conversation.ts';

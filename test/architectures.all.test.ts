@@ -58,7 +58,7 @@ const MODELS: Record<string, TinyOptions> = {
   qwen2: { architecture: 'qwen2' },
   qwen3: { architecture: 'qwen3', headDim: 32 },
   'llama, experts': { architecture: 'llama', experts: [8, 2] },
-  qwen3moe: { architecture: 'qwen3moe', headDim: 32, experts: [16, 4] },
+  qwen3moe: { architecture: 'qwen3moe', headDim: 32 },
   granitemoe: {
     architecture: 'granitemoe',
     metadata: {
@@ -69,6 +69,18 @@ const MODELS: Record<string, TinyOptions> = {
     },
   },
   olmoe: { architecture: 'olmoe', tied: false, kvHeads: 4, experts: [7, 3] },
+  'gpt-oss': {
+    architecture: 'gpt-oss',
+    headDim: 16,
+    tied: false,
+    expertType: 'MXFP4',
+    metadata: {
+      'gpt-oss.attention.sliding_window': 32,
+      'gpt-oss.rope.scaling.type': 'yarn',
+      'gpt-oss.rope.scaling.factor': typed('f32', 32),
+      'gpt-oss.rope.scaling.original_context_length': 64,
+    },
+  },
   qwen3vl: {
     architecture: 'qwen3vl',
     headDim: 32,
@@ -181,7 +193,7 @@ function divergence(expected: readonly number[][], logits: readonly Float32Array
 }
 
 /** On the GPU: those that take operations of their own. The others run the same kernels as llama. */
-const ON_GPU = ['granite', 'olmo2', 'qwen3moe', 'olmoe', 'gemma2', 'gemma3'];
+const ON_GPU = ['granite', 'olmo2', 'gemma2', 'gemma3', 'qwen3moe', 'olmoe', 'gpt-oss'];
 const hasGpu = typeof (await findAdapter()) !== 'string';
 
 describe('like llama.cpp', () => {

@@ -1,5 +1,5 @@
 /** Sealed pages of a text in f16, one after the other in one buffer: to look at them, or for other programs. */
-import { decodeVectors } from '../cache/decode-vectors.ts';
+import { decodeVectors, firstToken } from '../cache/decode-vectors.ts';
 import type { KvCache } from '../cache/kv-cache.ts';
 import { whenPrefetched } from '../cache/prefetch.ts';
 import { saltOf } from '../cache/salt.ts';
@@ -26,7 +26,10 @@ export interface DecodedLeaf {
   values: Uint16Array;
 }
 
-/** Pages from the start of a text that the cache or its tiers have, up to the first that neither has. */
+/**
+ * Pages from the start of a text that the cache or its tiers have, up to the first that neither has. Layers with a window
+ * have only the last ones.
+ */
 export async function* decodeLeaves(
   { engine, cache, plan }: { engine: Engine; cache: KvCache; plan: Plan },
   ids: readonly number[],
@@ -44,7 +47,7 @@ export async function* decodeLeaves(
   await whenPrefetched(onChange => cache.prefetch(prompt, salt, onChange));
   const sequence = await engine.exclusive(async pause => cache.open(pause, prompt, salt));
   try {
-    for (let page = 0; page < sequence.view.leaves.length; page++) {
+    for (let page = firstToken(sequence.view, layers) / pageTokens; page < sequence.view.leaves.length; page++) {
       if (pages && !pages.includes(page)) continue;
       const [from, to] = [page * pageTokens, (page + 1) * pageTokens];
       const decoded = await engine.exclusive(() => decodeVectors(engine.device, sequence, layers, from, to));

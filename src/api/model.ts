@@ -360,8 +360,7 @@ function createModel(parts: ModelParts, options: LoadOptions): Model {
 }
 
 function memoryUse({ bytes, config, device }: Engine, plan: Plan, { stats }: KvCache): MemoryUse {
-  const { used, sharedLeaves, cachedBytes: cached } = stats;
-  const pages = sharedLeaves * plan.leaf.bytes;
+  const { used, sharedBytes: pages, cachedBytes: cached } = stats;
   const scratch = bytes.scratch + guardBytes(config, plan);
   return { weights: bytes.weights, scratch, pages, tails: used - pages - cached, cached, total: device.allocatedBytes };
 }

@@ -31,7 +31,7 @@ export function createSequence(options: SequenceOptions): Sequence {
   let isPlanned = start !== undefined && !start.tail && ids.length > start.leaves.length * pageTokens;
 
   // First of all: allocating may evict what nobody holds.
-  const sealed = createSealedPages(pool, layout, start);
+  const sealed = createSealedPages(pool, layout, pageTokens, start);
   const sinkBlock = f16Block(shape, shape.sinks);
   let sinks = start ? pool.retain(start.sinks) : pool.allocate(...sinkBlock);
   const releasePages = () => {
@@ -48,6 +48,9 @@ export function createSequence(options: SequenceOptions): Sequence {
     },
     get leaves() {
       return leavesNow();
+    },
+    get windowPages() {
+      return sealed.windowBlocks;
     },
     get sinkBlock() {
       return sinks.block;
@@ -120,7 +123,7 @@ export function createSequence(options: SequenceOptions): Sequence {
     if (length >= ids.length) return ids.length;
     let cropped = length;
     if (sealedPagesAt(cropped, sealing) < sealed.sealedEnd)
-      cropped = recent === 0 ? cropped - (cropped % pageTokens) : 0;
+      cropped = recent === 0 ? pageTokens * sealed.croppedEnd(Math.floor(cropped / pageTokens)) : 0;
     // A sequence of this length would still have pages that this one has dropped.
     const dropped = Math.max(0, Math.ceil((cropped - context) / pageTokens));
     return dropped < sealed.first ? 0 : cropped;
@@ -128,7 +131,9 @@ export function createSequence(options: SequenceOptions): Sequence {
 
   const hold = (): HeldContent => {
     assert(!disposed, 'a disposed sequence was used');
-    const blocks = [...sealed.leaves, ...sealed.exactPages, sinks, ...tail.shared].map(pool.retain);
+    const blocks = [...[...sealed.leaves, ...sealed.windowPages, ...sealed.exactPages], ...[sinks, ...tail.shared]].map(
+      pool.retain,
+    );
     const release = () => {
       for (const block of blocks.splice(0).reverse()) pool.release(block);
     };
@@ -205,6 +210,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       for (let i = 0; i < count; i++) ids.push(tokens?.[i] ?? UNKNOWN);
       trimTail();
       if (tokens && index) publishLeaves(index, published());
+      sealed.leaveWindow(index?.notePassed);
     },
     spillPage: sealed.spill,
     unspillPage: sealed.unspill,

@@ -1,7 +1,7 @@
 /** Reads tokens of a sequence back as floats: what attention sees. */
 import type { Block, Device, KvView, PageCodec } from '../kernel/device.ts';
 import { fromF16 } from '../kernel/float.ts';
-import { tailBlockTokens, visibleSinks } from '../kernel/visibility.ts';
+import { pageBlock, tailBlockTokens, visibleSinks } from '../kernel/visibility.ts';
 import { createYielder } from '../platform/event-loop.ts';
 import { checkTokens } from '../util/rules.ts';
 import type { HeldContent } from './sequence.ts';
@@ -12,6 +12,13 @@ export interface Vectors {
   values: Float32Array;
 }
 
+/** The first token that is there in all of these layers: sliding and windows drop the oldest pages. */
+export function firstToken({ windowPages, firstLeaf, shape }: KvView, layers: readonly number[]): number {
+  const areWindowed = windowPages && layers.some(layer => shape.layers[layer].window);
+  const kept = areWindowed ? windowPages.findIndex(page => page !== undefined) : 0;
+  return (firstLeaf + (kept < 0 ? windowPages!.length : kept)) * shape.pageTokens;
+}
+
 /**
  * The tokens from `from` to before `to` in each of these layers: sealed pages decoded, sinks and tail from f16. Pages that
  * `exactView` has are read from there. Default: all tokens that are not dropped. Every block is read once.
@@ -20,11 +27,11 @@ export async function decodeVectors(
   device: Device,
   { view, exactView, length }: Pick<HeldContent, 'view' | 'exactView' | 'length'>,
   layers: readonly number[],
-  from = view.firstLeaf * view.shape.pageTokens,
+  from = firstToken(view, layers),
   to = length,
 ): Promise<Vectors[]> {
   const { headDim, kvHeads, pageTokens, sinks, tailTokens } = view.shape;
-  checkTokens('from', from, view.firstLeaf * pageTokens, length);
+  checkTokens('from', from, firstToken(view, layers), length);
   checkTokens('to', to, from, length);
   const rowLength = kvHeads * headDim;
   const createRows = (tokens: number) => new Float32Array(tokens * rowLength);
@@ -32,18 +39,24 @@ export async function decodeVectors(
   const page = createRows(pageTokens);
   const yielder = createYielder();
 
-  const readPage = async ({ leaves, shape, firstLeaf }: KvView, index: number) => {
+  const readPage = async (view: KvView, index: number) => {
     const start = index * pageTokens;
     const [first, end] = [Math.max(from, start), Math.min(to, start + pageTokens)];
-    const bytes = await device.readBlock(leaves[index - firstLeaf]);
-    const decode = (codec: PageCodec, offset: number, out: Float32Array) => {
+    const contents = new Map<Block, Uint8Array>();
+    const read = async (block: Block) => {
+      const bytes = contents.get(block) ?? (await device.readBlock(block));
+      contents.set(block, bytes);
+      return bytes;
+    };
+    const decode = (bytes: Uint8Array, codec: PageCodec, offset: number, out: Float32Array) => {
       codec.decode(bytes.subarray(offset, offset + codec.pageBytes), pageTokens, page, start);
       out.set(page.subarray((first - start) * rowLength, (end - start) * rowLength), (first - from) * rowLength);
     };
     for (const [i, layer] of layers.entries()) {
-      const { keys, values, keyOffset, valueOffset } = shape.layers[layer];
-      decode(keys, keyOffset, found[i].keys);
-      decode(values, valueOffset, found[i].values);
+      const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
+      const bytes = await read(pageBlock(view, layer, index));
+      decode(bytes, keys, keyOffset, found[i].keys);
+      decode(bytes, values, valueOffset, found[i].values);
       if (yielder.isDue()) await yielder.yieldNow();
     }
   };

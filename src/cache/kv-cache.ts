@@ -9,12 +9,12 @@
 
 import type { EvictionPolicy } from '../eviction/eviction.ts';
 import type { Device, KvShape } from '../kernel/device.ts';
-import { tailBlockTokens } from '../kernel/visibility.ts';
+import { firstWindowPage, tailBlockTokens } from '../kernel/visibility.ts';
 import type { LeafKey } from '../store/leaf-key.ts';
 import type { TierChain } from '../store/tier-chain.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createSequence } from './create-sequence.ts';
-import { f16BlockBytes, type LeafLayout, pageBytes } from './leaf.ts';
+import { f16BlockBytes, type LeafLayout, pageBytes, sealedBytes } from './leaf.ts';
 import { createLeafFetcher } from './leaf-fetcher.ts';
 import { createLeafWriter } from './leaf-writer.ts';
 import { createNodeKeys } from './node-keys.ts';
@@ -32,6 +32,7 @@ import {
   type UnfinishedLeaf,
 } from './prefix.ts';
 import { type Restoring, startRestoring } from './restore.ts';
+import { usablePages } from './sealed-pages.ts';
 import { type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
 import { tailTokens } from './tail.ts';
 import { createTwoTier } from './two-tier.ts';
@@ -84,8 +85,9 @@ export interface KvCacheStats {
   capacity: number;
   /** Bytes in use, including what is cached. */
   used: number;
-  /** Leaves in the index that sequences hold. */
+  /** Leaves in the index that sequences hold, and their bytes. */
   sharedLeaves: number;
+  sharedBytes: number;
   /** Leaves and tails that are only kept for later prompts, and can be evicted; their bytes, with their sinks. */
   cachedLeaves: number;
   cachedTails: number;
@@ -151,8 +153,11 @@ export interface KvCache {
   dispose(): void;
 }
 
-/** Tails that are kept may take this share of the capacity when room is needed. */
-const MAX_TAIL_SHARE = 1 / 8;
+/**
+ * When room is needed, tails that are kept may take this share of the capacity, and so may window pages that texts have left
+ * behind.
+ */
+const MAX_SHARE = 1 / 8;
 
 /** Enough to recognize a text. */
 const MAX_NEXT_TOKENS = 8;
@@ -198,9 +203,10 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   };
   /** A token takes several times as many bytes in a tail as in a leaf, so tails must not take the room of many leaves. */
   const reclaim = (): boolean => {
-    if (index.unfinishedBytes > MAX_TAIL_SHARE * pool.capacity) return index.dropUnfinished();
+    if (index.unfinishedBytes > MAX_SHARE * pool.capacity) return index.dropUnfinished();
+    if (index.passedBytes > MAX_SHARE * pool.capacity) return index.dropPassed();
     const isSpilled = twoTier && [...idle.values()].some(twoTier.spillPage);
-    return isSpilled || forgetOldest() || evict() || index.dropUnfinished();
+    return isSpilled || forgetOldest() || evict() || index.dropUnfinished() || index.dropPassed();
   };
   const pool = createPool(device, {
     capacity,
@@ -208,12 +214,22 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     onIdle: shared => index.noteIdle(shared as Leaf),
     onBusy: shared => index.noteBusy(shared as Leaf),
   });
+  const { windowPage } = layout;
+  /** Of the leaves on a path: after how many of them a text can go on. */
+  const countUsable = (path: readonly PrefixNode[]): number =>
+    windowPage
+      ? usablePages(
+          path.map(({ leaf }) => leaf!),
+          pages => firstWindowPage(pages, windowPage.tokens, pageTokens),
+        )
+      : path.length;
   const { policy, onEvent } = options;
   const index: PrefixIndex = createPrefixIndex(() => pool, {
     ...{ pageTokens, policy, onEvent },
     onInsert: node => tiers?.onInsert(node),
   });
-  const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, exclusive, now, pool, index });
+  const tiers =
+    options.tiers && connectTiers({ ...options, ...options.tiers, exclusive, now, pool, index, countUsable });
   const twoTier = options.spillsPages ? createTwoTier({ ...options, exclusive, now, pool }) : undefined;
   // With a recent window, rows after a page would differ from a cold run. In shadow mode prompts read f16 pages and answers
   // codes, and in two-tier mode pages may have been decoded from codes, so a page depends on more than its tokens.
@@ -225,8 +241,9 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   /** The longest path that holds the beginning of the prompt: sealed leaves, and an unfinished one. */
   const findPath = (prompt: readonly number[], salt: string, known?: KnownPath): FoundPath => {
     const path = index.find(salt, prompt, prompt.length - 1, known);
+    const usable = countUsable(path);
     // Fewer pages than the sinks have are of no use.
-    const leaves = path.length > sinkPage(shape) ? path : [];
+    const leaves = usable > sinkPage(shape) ? path.slice(0, usable) : [];
     const from = leaves.length * pageTokens;
     let best: FoundPath = { leaves, length: from };
     for (const unfinished of index.unfinishedAfter(salt, leaves.at(-1))) {
@@ -283,19 +300,23 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       // Published leaves, and sinks, that idle sequences hold alone are not counted: a lower bound. The prompt's own leaves must
       // stay.
       const found = findPath(prompt, salt, path);
-      let evictable = index.idleBytes - found.leaves.filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
+      let evictable = index.idleBytes;
+      for (const { leaf } of found.leaves)
+        for (const block of [leaf, leaf!.windowPage]) if (block?.holders === 1) evictable -= block.block.bytes;
       for (const sequence of idle.values()) evictable += sequence.privateBytes + (published ? 0 : sequence.leafBytes);
-      const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(found.length / pageTokens);
+      const [after, before] = [Math.ceil(prompt.length / pageTokens), Math.floor(found.length / pageTokens)];
+      const pages = sealedBytes(layout, after, pageTokens) - sealedBytes(layout, before, pageTokens);
       const tail = Math.min(tailTokens(sealing), prompt.length + 1);
-      const needed =
-        sequenceBytes + pages * pageBytes(layout) + Math.ceil(tail / tailBlockTokens(pageTokens)) * tailBlockBytes;
+      const needed = sequenceBytes + pages + Math.ceil(tail / tailBlockTokens(pageTokens)) * tailBlockBytes;
       const growth = running * Math.max(pageBytes(layout), tailBlockBytes);
       return pool.used - evictable + needed + growth <= pool.capacity;
     },
     get stats() {
       const { size, idle: cachedLeaves, unfinished: cachedTails, idleBytes: cachedBytes } = index;
       const spills = { spilledPages: twoTier?.spilledPages ?? 0, decodedPages: twoTier?.decodedPages ?? 0 };
-      const cached = { sharedLeaves: size - cachedLeaves, cachedLeaves, cachedTails, cachedBytes };
+      const sharedLeaves = size - cachedLeaves;
+      const sharedBytes = sharedLeaves * layout.bytes + index.sharedWindowBytes;
+      const cached = { sharedLeaves, sharedBytes, cachedLeaves, cachedTails, cachedBytes };
       return { capacity: pool.capacity, used: pool.used, ...cached, idleSequences: idle.size, ...counts, ...spills };
     },
     known: (prompt, salt = '', path) => findPath(prompt, salt, path).length,
@@ -368,7 +389,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
 function connectTiers(
   options: Omit<KvCacheOptions, 'tiers' | 'exclusive' | 'now'> &
     Required<Pick<KvCacheOptions, 'exclusive' | 'now'>> &
-    CacheTiers & { pool: Pool; index: PrefixIndex },
+    CacheTiers & { pool: Pool; index: PrefixIndex; countUsable(path: readonly PrefixNode[]): number },
 ) {
   const keys = createNodeKeys(options.rootKey);
   const writer = createLeafWriter({ ...options, keys, sinks: options.shape.sinks });

@@ -3,19 +3,30 @@
  * all requests, as soon as its bytes are verified and on the device; a chain is used as far as it goes. It takes no more
  * memory than any other leaf would get, and holds nothing: what it has fetched can be evicted again.
  *
+ * Of layers with a window, only the pages are fetched that are visible after the chain.
+ *
  * One chain at a time, so that the common beginning of several prompts is fetched once.
  */
 
 import type { Device } from '../kernel/device.ts';
+import { firstWindowPage } from '../kernel/visibility.ts';
 import { leafKeys } from '../store/leaf-key.ts';
 import type { RecordName } from '../store/leaf-store.ts';
 import type { TierChain } from '../store/tier-chain.ts';
 import { CapacityError } from '../util/errors.ts';
-import { f16Block, f16BlockBytes, isValidLeaf, type LeafLayout, leafBlock } from './leaf.ts';
+import {
+  f16Block,
+  f16BlockBytes,
+  isValidLeaf,
+  isValidWindowPage,
+  type LeafLayout,
+  leafBlock,
+  windowBlock,
+} from './leaf.ts';
 import type { NodeKeys } from './node-keys.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 import { createPrefetchState, type Prefetch, type PrefetchState } from './prefetch.ts';
-import { isIndexed, type PrefixIndex, type PrefixNode } from './prefix.ts';
+import { isIndexed, type PrefixIndex, type PrefixNode, windowPageOf } from './prefix.ts';
 import { tenantOf } from './salt.ts';
 import { sinkPage } from './sequence.ts';
 
@@ -31,6 +42,8 @@ export interface LeafFetcherOptions {
   exclusive<T>(work: () => Promise<T>): Promise<T>;
   /** The clock, in ms. */
   now(): number;
+  /** Of the leaves on a path: after how many of them a text can go on. */
+  countUsable(path: readonly PrefixNode[]): number;
   /** A leaf from a tier is in the index. */
   onFetched(node: PrefixNode): void;
 }
@@ -38,8 +51,13 @@ export interface LeafFetcherOptions {
 /** Fetches what the index lacks of a prompt; undefined if tiers cannot help. `onChange`: a page arrived, or it has ended. */
 export type FetchLeaves = (prompt: readonly number[], salt: string, onChange: () => void) => Prefetch | undefined;
 
-interface Arrival {
+/** A record to fetch, and what puts it on the device: false if it cannot. */
+interface Wanted {
   name: RecordName;
+  place(payload: Uint8Array): Promise<boolean>;
+}
+
+interface Arrival extends Wanted {
   payload: Uint8Array;
   tier: number;
 }
@@ -48,7 +66,7 @@ interface Arrival {
 const MAX_ARRIVED_BYTES = 32 * 2 ** 20;
 
 export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
-  const { device, pool, index, leaf: layout, shape, chain, keys, exclusive, now, onFetched } = options;
+  const { device, pool, index, leaf: layout, shape, chain, keys, exclusive, now, countUsable, onFetched } = options;
   const { pageTokens } = shape;
   const f16Shape = { ...shape, layers: layout.layers };
   let queue: Promise<void> = Promise.resolve();
@@ -80,7 +98,6 @@ export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
     const path = index.find(salt, prompt, prompt.length - 1);
     noteLast(path.at(-1));
     const pages = Math.floor((prompt.length - 1) / pageTokens);
-    const names = chainNames(prompt, salt, path, pages);
     let parent = path.at(-1);
     let page = path.length;
     /** Until the page in which they end arrives. */
@@ -91,8 +108,20 @@ export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
       return payload.length === f16BlockBytes(f16Shape, shape.sinks);
     };
 
+    const placeWindowPage = async (payload: Uint8Array, node: PrefixNode): Promise<boolean> => {
+      if (!isValidWindowPage(layout, payload)) return false;
+      const windowPage = await allocate(windowBlock(layout), parent);
+      state.isBlocked = !windowPage;
+      if (!windowPage) return false;
+      device.writeBlock(windowPage.block, payload);
+      if (isIndexed(node)) index.addWindowPage(node, windowPage);
+      pool.release(windowPage);
+      state.note(page - path.length, pages - page);
+      return isIndexed(node);
+    };
+
     const placeLeaf = async (payload: Uint8Array): Promise<boolean> => {
-      if (payload.length !== layout.bytes || !isValidLeaf(layout, payload)) return false;
+      if (!isValidLeaf(layout, payload)) return false;
       const held: SharedBlock[] = [];
       const place = async (size: [bytes: number, offsets: number[]], bytes: Uint8Array) => {
         const shared = await allocate(size, parent);
@@ -120,32 +149,50 @@ export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
       return true;
     };
 
-    const arrived: Arrival[] = [];
-    let arrivedBytes = 0;
-    let writing: Promise<void> | undefined;
-    const write = async () => {
-      for (let next = arrived.shift(); next && !state.isCancelled; next = arrived.shift()) {
-        const { name, payload, tier } = next;
-        arrivedBytes -= payload.length;
-        if (await (name.kind === 'sinks' ? placeSinks(payload) : placeLeaf(payload))) {
-          if (tier > 0) chain.put([{ ...name, payload }], tenantOf(salt), tier);
-          onChange();
-        } else state.isCancelled = true;
+    const fetchRecords = async (wanted: readonly Wanted[]) => {
+      const arrived: Arrival[] = [];
+      let arrivedBytes = 0;
+      let writing: Promise<void> | undefined;
+      const write = async () => {
+        for (let next = arrived.shift(); next && !state.isCancelled; next = arrived.shift()) {
+          const { name, payload, tier, place } = next;
+          arrivedBytes -= payload.length;
+          if (await place(payload)) {
+            if (tier > 0) chain.put([{ ...name, payload }], tenantOf(salt), tier);
+            onChange();
+          } else state.isCancelled = true;
+        }
+        writing = undefined;
+      };
+      let at = 0;
+      for await (const { payload, tier } of chain.get(wanted.map(({ name }) => name))) {
+        if (state.isCancelled) break;
+        arrived.push({ ...wanted[at++], payload: payload.slice(), tier });
+        arrivedBytes += payload.length;
+        writing ??= exclusive(write);
+        // Awaited below, or after the loop.
+        writing.catch(() => {});
+        if (arrivedBytes > MAX_ARRIVED_BYTES) await writing;
       }
-      writing = undefined;
+      await writing;
     };
 
-    let at = 0;
-    for await (const { payload, tier } of chain.get(names)) {
-      if (state.isCancelled) break;
-      arrived.push({ name: names[at++], payload: payload.slice(), tier });
-      arrivedBytes += payload.length;
-      writing ??= exclusive(write);
-      // Awaited below, or after the loop.
-      writing.catch(() => {});
-      if (arrivedBytes > MAX_ARRIVED_BYTES) await writing;
-    }
-    await writing;
+    await fetchRecords(
+      chainNames(prompt, salt, path, pages).map(name => ({
+        name,
+        place: name.kind === 'sinks' ? async payload => placeSinks(payload) : placeLeaf,
+      })),
+    );
+    if (!layout.windowPage || state.isCancelled) return;
+    const first = firstWindowPage(page, layout.windowPage.tokens, pageTokens);
+    const visible = index.find(salt, prompt, page * pageTokens).slice(first);
+    const missing = visible.filter(({ leaf }) => !windowPageOf(leaf!));
+    await fetchRecords(
+      missing.map(node => ({
+        name: { kind: 'window', key: keys.of(node) },
+        place: payload => placeWindowPage(payload, node),
+      })),
+    );
   };
 
   /** The records of the pages after `path`, and of the sinks if their page is among them. */
@@ -166,7 +213,7 @@ export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
     const noteLast = (node?: PrefixNode) => {
       last = node;
     };
-    const state = createPrefetchState(pages - path.length, () => last !== undefined && !isIndexed(last), now);
+    const state = createPrefetchState(pages - countUsable(path), () => last !== undefined && !isIndexed(last), now);
     if (!state.isActive) return state;
     const copy = [...prompt];
     const fetch = queue.then(() => fetchChain(copy, salt, state, noteLast, onChange));

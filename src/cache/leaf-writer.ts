@@ -7,7 +7,7 @@ import type { Device } from '../kernel/device.ts';
 import type { CacheRecord } from '../store/record.ts';
 import type { TierChain } from '../store/tier-chain.ts';
 import type { NodeKeys } from './node-keys.ts';
-import { isIndexed, type PrefixNode } from './prefix.ts';
+import { isIndexed, type PrefixNode, windowPageOf } from './prefix.ts';
 import { tenantOf } from './salt.ts';
 
 export interface LeafWriterOptions {
@@ -62,13 +62,17 @@ export function createLeafWriter({ device, chain, keys, sinks, exclusive }: Leaf
   };
 
   const recordsOf = async (node: PrefixNode): Promise<CacheRecord[]> => {
-    const [leaf, sinkBytes] = await Promise.all([
+    const windowPage = windowPageOf(node.leaf!);
+    const [leaf, windowBytes, sinkBytes] = await Promise.all([
       device.readBlock(node.leaf!.block),
+      windowPage && device.readBlock(windowPage.block),
       node.sinks && device.readBlock(node.sinks.block),
     ]);
-    const record: CacheRecord = { kind: 'leaf', key: keys.of(node), payload: leaf };
-    if (!sinkBytes) return [record];
-    return [{ ...keys.sinks(node.salt, textOf(node).slice(0, sinks)), payload: sinkBytes }, record];
+    const key = keys.of(node);
+    const records: CacheRecord[] = [{ kind: 'leaf', key, payload: leaf }];
+    if (windowBytes) records.push({ kind: 'window', key, payload: windowBytes });
+    if (sinkBytes) records.unshift({ ...keys.sinks(node.salt, textOf(node).slice(0, sinks)), payload: sinkBytes });
+    return records;
   };
 
   const writeBatch = async (batch: readonly PrefixNode[]) => {

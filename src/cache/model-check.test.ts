@@ -12,6 +12,7 @@ import {
   PAGE,
   PAUSE,
   tinyShape,
+  windowedLeaf,
 } from '../../test/support/tiny-cache.ts';
 import { createLru } from '../eviction/eviction.ts';
 import type { Block, KvView } from '../kernel/device.ts';
@@ -21,7 +22,7 @@ import { rootKey } from '../store/leaf-key.ts';
 import { createTierChain } from '../store/tier-chain.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createKvCache, type KnownPath, type Owner, sharedLength } from './kv-cache.ts';
-import { f16BlockBytes } from './leaf.ts';
+import { f16BlockBytes, pageBytes } from './leaf.ts';
 import { whenPrefetched } from './prefetch.ts';
 import type { PrefixEvent, PrefixNode, UnfinishedLeaf } from './prefix.ts';
 import type { Restoring } from './restore.ts';
@@ -45,6 +46,8 @@ interface Config {
   overflow: 'error' | 'slide';
   /** Leaves that fit beside two sequences. */
   leaves: number;
+  /** That of a second layer. */
+  window?: number;
 }
 
 /** Numbers choose among what there is: the n-th sequence, a share of a length. */
@@ -79,7 +82,10 @@ interface Reading {
 }
 
 const blocksOf = (tail: KvView['tail']) => tail.filter(block => block !== undefined);
-const contentBlocks = ({ tail, sinkBlock, leaves }: KvView) => [...blocksOf(tail), sinkBlock, ...leaves];
+const contentBlocks = ({ tail, sinkBlock, leaves, windowPages = [] }: KvView) => [
+  ...[...blocksOf(tail), sinkBlock, ...leaves],
+  ...blocksOf(windowPages),
+];
 
 const pathKey = (salt: string, tokens: readonly number[]) => `${salt}:${tokens.join()}`;
 
@@ -88,7 +94,8 @@ function check(condition: boolean, problem: string): void {
   if (!condition) throw new Error(problem);
 }
 
-function createWorld({ sinks, recent, overflow, leaves }: Config) {
+function createWorld({ sinks, recent, overflow, leaves, window }: Config) {
+  const leaf = window ? windowedLeaf(window) : LEAF;
   const { device, allocated } = createObservedDevice();
   /** All sequences that are not disposed: open ones and idle ones of owners. */
   const tracked = new Map<Sequence, Tracked>();
@@ -115,7 +122,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const roots = new Map<string, PrefixNode>();
   const lru = createLru<PrefixNode>();
   const shape = tinyShape(sinks);
-  const options = { device, shape, leaf: LEAF, recent, context: CONTEXT, overflow };
+  const options = { device, shape, leaf, recent, context: CONTEXT, overflow };
   const probe = createKvCache(options);
   /** Prefetch and restoring, which go on while others use the cache. They hold blocks that are nowhere else yet. */
   const background = new Set<Promise<void>>();
@@ -137,7 +144,8 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     ...options,
     tiers: recent === 0 ? { chain, rootKey: salt => rootKey({ ...IDENTITY, salt }) } : undefined,
     capacity:
-      2 * (probe.sequenceBytes + f16BlockBytes({ ...shape, layers: LEAF.layers }, PAGE + recent)) + leaves * LEAF.bytes,
+      2 * (probe.sequenceBytes + f16BlockBytes({ ...shape, layers: leaf.layers }, PAGE + recent)) +
+      leaves * pageBytes(leaf),
     onEvent(event) {
       if (event.type === 'stored') {
         check((stored.get(event.parent)?.salt ?? event.salt) === event.salt, 'a leaf is below that of another salt');
@@ -222,6 +230,8 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     try {
       restoring = cache.restore(PAUSE, salt);
       for (const leaf of view.leaves) await restoring.addLeaf(PAUSE, await device.readBlock(leaf));
+      for (const [page, block] of (view.windowPages ?? []).entries())
+        if (block) await restoring.addWindowPage(PAUSE, page, await device.readBlock(block));
       const sinkBytes = await device.readBlock(view.sinkBlock);
       const unsealed = { from: view.leaves.length * PAGE, to: saved.length };
       const tail = await readTail(device, view, { pageTokens: PAGE, recent }, unsealed);
@@ -351,7 +361,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         expect(cache.idleOf(OWNERS[operation.owner])).toBeUndefined();
         return;
       case 'makeRoom': {
-        const bytes = operation.leaves * LEAF.bytes;
+        const bytes = operation.leaves * pageBytes(leaf);
         const fits = cache.makeRoom(bytes);
         expect(cache.stats.used + bytes <= cache.stats.capacity).toBe(fits);
         if (!fits && bytes <= cache.stats.capacity) checkNothingToEvict();
@@ -404,14 +414,16 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     const holders = new Map<object, number>();
     const count = (block: object) => holders.set(block, (holders.get(block) ?? 0) + 1);
     for (const view of views) for (const block of contentBlocks(view)) count(block);
-    for (const { leaf, sinks } of nodes) for (const one of [leaf, sinks]) if (one) count(one.block);
+    const blocksInIndex = ({ leaf, sinks }: PrefixNode) =>
+      [leaf, sinks, leaf?.windowPage?.node ? leaf.windowPage : undefined].filter(one => one !== undefined);
+    for (const node of nodes) for (const one of blocksInIndex(node)) count(one.block);
     for (const [{ blocks, sinks }] of keptTails()) for (const one of [...blocks, sinks]) if (one) count(one.block);
     for (const { tail } of views)
       for (const block of blocksOf(tail)) check(holders.get(block) === 1, 'a tail is shared');
     for (const { content } of readings) for (const block of contentBlocks(content.view)) count(block);
-    for (const { leaf, sinks } of nodes)
-      for (const one of [leaf, sinks])
-        check(!one || one.holders === holders.get(one.block), 'a reference count differs from the number of holders');
+    for (const node of nodes)
+      for (const one of blocksInIndex(node))
+        check(one.holders === holders.get(one.block), 'a reference count differs from the number of holders');
     check(new Set(nodes.map(({ leaf }) => leaf?.block)).size === nodes.length, 'a block is in the index twice');
     if (nodes.length < stored.size) return;
     for (const block of allocated) check(holders.has(block), 'a block has leaked');
@@ -516,6 +528,7 @@ const config = fc.record<Config>({
   recent: fc.constantFrom(0, 3),
   overflow: fc.constantFrom('error', 'slide'),
   leaves: fc.constantFrom(5, 12, 24),
+  window: fc.constantFrom(undefined, 3, 7),
 });
 
 /** The tail of a sequence that was being restored was found by a prompt before it was written. */

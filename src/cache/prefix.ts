@@ -5,6 +5,9 @@
  * The index is one holder of each of its leaves. A leaf that only the index holds is cached: it can be found again, and it
  * can be evicted, children before their parents.
  *
+ * Layers with a window see only the last pages, so a text goes on where these have their window pages. Those that a text has
+ * left behind stay, for texts that part from it there, until room is needed.
+ *
  * A text ends in an unfinished leaf: the tail of a sequence, of which a prompt can use any number of tokens. That of a
  * sequence which has ended is kept below its last leaf, and dropped with it.
  */
@@ -17,7 +20,18 @@ export interface Leaf extends SharedBlock {
   node?: PrefixNode;
   /** The squared errors of its codes (page-errors.ts), once they were read from the device. */
   errors?: Float32Array;
+  /** The page of layers with a window (leaf.ts): it is there while somebody holds it. */
+  windowPage?: WindowPage;
 }
+
+export interface WindowPage extends SharedBlock {
+  /** Whose leaf it belongs to, if the index holds it. */
+  node?: PrefixNode;
+}
+
+/** Its window page, if it is there. */
+export const windowPageOf = ({ windowPage }: Leaf): WindowPage | undefined =>
+  windowPage && windowPage.holders > 0 ? windowPage : undefined;
 
 export interface PrefixNode extends Evictable {
   readonly id: number;
@@ -65,7 +79,11 @@ export interface PrefixIndex {
   /** Number of unfinished leaves that are kept, and their bytes. */
   readonly unfinished: number;
   readonly unfinishedBytes: number;
-  /** Bytes of all that only the index holds: leaves, unfinished ones, and their sinks. */
+  /** Bytes of window pages that sequences hold, too. */
+  readonly sharedWindowBytes: number;
+  /** Bytes of window pages that texts have left behind. */
+  readonly passedBytes: number;
+  /** Bytes of all that only the index holds: leaves, their window pages, unfinished ones, and their sinks. */
   readonly idleBytes: number;
   /** The root of a salt, where page 0 is inserted. Do not keep it: a root with nothing below it is removed. */
   root(salt: string): PrefixNode;
@@ -88,9 +106,15 @@ export interface PrefixIndex {
   dropUnfinished(): boolean;
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
   insert(parent: PrefixNode, tokens: readonly number[], leaf: Leaf, sinks?: SharedBlock): PrefixNode;
-  /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
-  noteIdle(leaf: Leaf): void;
-  noteBusy(leaf: Leaf): void;
+  /** The leaf of these tokens has lost its window page: it gets this one. */
+  addWindowPage(node: PrefixNode, page: WindowPage): void;
+  /** A text has gone on until its layers do not see the leaf's window page any more. */
+  notePassed(leaf: Leaf): void;
+  /** Drops the window page that was left behind first; false if there is none. */
+  dropPassed(): boolean;
+  /** Tells the index that only itself holds the block now, or that somebody else does again. */
+  noteIdle(block: Leaf | WindowPage): void;
+  noteBusy(block: Leaf | WindowPage): void;
   /** Runs work that may evict leaves, but not this one, nor those before it. */
   keeping<T>(node: PrefixNode, work: () => T): T;
   /** Evicts a leaf that nobody uses, and what is below it; false if there is none. */
@@ -115,9 +139,14 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   const unfinished = new Set<UnfinishedLeaf>();
   /** How many idle leaves and kept unfinished ones have these sinks. */
   const sinkUses = new Map<SharedBlock, number>();
+  /** Leaves whose window pages texts have left behind, the first one first. */
+  const passed = new Set<Leaf>();
   let size = 0;
   let idle = 0;
   let leafBytes = 0;
+  /** Of window pages: all, and those that only the index holds. */
+  let windowBytes = 0;
+  let idleWindowBytes = 0;
   let unfinishedBytes = 0;
   let clock = 0;
   let ids = 0;
@@ -195,9 +224,28 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     for (const shared of blocksOf(leaf)) pool().release(shared);
     removeIfEmpty(parent);
   };
+  /** Whether the index holds the window page of a leaf. */
+  const hasWindowPage = ({ node, windowPage }: Leaf) => node !== undefined && windowPage?.node === node;
+  const isIdlePage = (leaf: Leaf) => hasWindowPage(leaf) && leaf.windowPage!.holders === 1;
+  const dropWindowPage = (leaf: Leaf) => {
+    const { windowPage } = leaf;
+    passed.delete(leaf);
+    if (!windowPage || !hasWindowPage(leaf)) return;
+    windowBytes -= windowPage.block.bytes;
+    if (windowPage.holders === 1) idleWindowBytes -= windowPage.block.bytes;
+    windowPage.node = undefined;
+    pool().release(windowPage);
+  };
+  const holdWindowPage = (node: PrefixNode, page: WindowPage | undefined) => {
+    if (!page || !node.leaf || hasWindowPage(node.leaf)) return;
+    node.leaf.windowPage = pool().retain(page);
+    page.node = node;
+    windowBytes += page.block.bytes;
+  };
   const remove = (node: PrefixNode) => {
     const { leaf, parent, tokens, sinks } = node;
     if (!leaf || !parent) return;
+    dropWindowPage(leaf);
     const hash = hashTokens(tokens, 0, pageTokens);
     const siblings = parent.children.get(hash)!.filter(other => other !== node);
     if (siblings.length > 0) parent.children.set(hash, siblings);
@@ -232,7 +280,15 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       return unfinishedBytes;
     },
     get idleBytes() {
-      return leafBytes + unfinishedBytes + idleSinkBytes();
+      return leafBytes + idleWindowBytes + unfinishedBytes + idleSinkBytes();
+    },
+    get sharedWindowBytes() {
+      return windowBytes - idleWindowBytes;
+    },
+    get passedBytes() {
+      let bytes = 0;
+      for (const leaf of passed) if (isIdlePage(leaf)) bytes += leaf.windowPage!.block.bytes;
+      return bytes;
     },
     root: getRoot,
     find(salt, tokens, limit, path = []) {
@@ -289,20 +345,46 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       parent.childCount++;
       size++;
       leaf.node = node;
+      holdWindowPage(node, windowPageOf(leaf));
       noteUse(node);
       if (onEvent) onEvent({ type: 'stored', id: node.id, parent: parent.id, salt: node.salt, tokens: node.tokens });
       onInsert?.(node);
       return node;
     },
-    noteIdle({ node }) {
+    addWindowPage: holdWindowPage,
+    notePassed(leaf) {
+      passed.delete(leaf);
+      if (hasWindowPage(leaf)) passed.add(leaf);
+    },
+    dropPassed() {
+      for (const leaf of passed) {
+        const isIdle = isIdlePage(leaf);
+        // One that is in use comes back when it is left behind again.
+        if (isIdle) dropWindowPage(leaf);
+        else passed.delete(leaf);
+        if (isIdle) return true;
+      }
+      return false;
+    },
+    noteIdle(block) {
+      const { node } = block;
       if (!node) return;
+      if (block !== node.leaf) {
+        idleWindowBytes += block.block.bytes;
+        return;
+      }
       noteIdleCount(node, 1);
       node.lastUsed = ++clock;
       policy.idle?.(node);
       offer(node);
     },
-    noteBusy({ node }) {
+    noteBusy(block) {
+      const { node } = block;
       if (!node) return;
+      if (block !== node.leaf) {
+        idleWindowBytes -= block.block.bytes;
+        return;
+      }
       noteIdleCount(node, -1);
       noteUse(node);
     },

@@ -2,7 +2,7 @@
 import type { KvShape } from '../kernel/device.ts';
 import { assert } from '../util/errors.ts';
 import type { SharedBlock } from './pool.ts';
-import type { PrefixIndex, UnfinishedLeaf } from './prefix.ts';
+import { type PrefixIndex, type UnfinishedLeaf, windowPageOf } from './prefix.ts';
 import type { SealedPages } from './sealed-pages.ts';
 import { sinkPage } from './sequence.ts';
 import type { Tail } from './tail.ts';
@@ -32,9 +32,14 @@ export function publishLeaves(index: PrefixIndex, { shape, salt, ids, sealed, si
       `page ${page} was sealed before its tokens were known`,
     );
     const ownSinks = page === sinkPage(shape) ? sinks : undefined;
-    const { leaf } = index.insert(parent, tokens, leaves[page], ownSinks);
+    const own = leaves[page];
+    const node = index.insert(parent, tokens, own, ownSinks);
+    const { leaf } = node;
     // Another sequence has sealed the same page.
-    if (leaf && leaf !== leaves[page]) sealed.replace(page, leaf);
+    if (!leaf || leaf === own) continue;
+    const windowPage = windowPageOf(own);
+    if (windowPage) index.addWindowPage(node, windowPage);
+    sealed.replace(page, leaf);
   }
 }
 

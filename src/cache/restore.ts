@@ -1,7 +1,7 @@
 /** Builds a sequence from stored bytes: those of its leaves one by one, then its sinks and its tail. */
 import type { Device, KvShape } from '../kernel/device.ts';
 import type { SealingRule } from '../kernel/visibility.ts';
-import { f16Block, type LeafLayout, leafBlock } from './leaf.ts';
+import { f16Block, type LeafLayout, leafBlock, windowBlock } from './leaf.ts';
 import { checkPause, type Pause } from './pause.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 import type { Leaf } from './prefix.ts';
@@ -15,6 +15,8 @@ export interface Restoring {
   readonly tailBytes: number;
   /** Adds the next leaf. */
   addLeaf(pause: Pause, bytes: Uint8Array): Promise<void>;
+  /** Adds the window page of a leaf: of each that is visible after all of them. */
+  addWindowPage(pause: Pause, page: number, bytes: Uint8Array): Promise<void>;
   /**
    * Keeps the sequence as the idle one of `owner`. `shares`: its leaves are known to be those that this device would
    * compute, so other prompts may use them.
@@ -60,16 +62,23 @@ export function startRestoring({
     return block;
   };
   const leaves: Leaf[] = [];
+  const place = async (size: [bytes: number, offsets: number[]], bytes: Uint8Array) => {
+    const shared = allocate(...size);
+    await device.ensureMemory?.([{ leaves: [shared.block], tail: [], sinkBlock: sinks.block }]);
+    device.writeBlock(shared.block, bytes);
+    return shared;
+  };
   const sinks = allocate(...f16Block(shape, shape.sinks));
   return {
     sinkBytes: sinks.block.bytes,
     tailBytes: tailFileBytes(shape, sealing),
     async addLeaf(pause, bytes) {
       checkPause(pause);
-      const leaf = allocate(...leafBlock(layout));
-      await device.ensureMemory?.([{ leaves: [leaf.block], tail: [], sinkBlock: sinks.block }]);
-      device.writeBlock(leaf.block, bytes);
-      leaves.push(leaf);
+      leaves.push(await place(leafBlock(layout), bytes));
+    },
+    async addWindowPage(pause, page, bytes) {
+      checkPause(pause);
+      leaves[page].windowPage = await place(windowBlock(layout), bytes);
     },
     async finish(pause, { ids, sinks: sinkBytes, tail }, owner, shares) {
       checkPause(pause);

@@ -6,7 +6,7 @@ import { emptyResult } from '../engine/stream.ts';
 import { type ChatMessage, createChatTemplate } from '../model/template.ts';
 import { byteToUnicode } from '../model/tokenizer/bytes.ts';
 import { createTokenizer } from '../model/tokenizer.ts';
-import { CapacityError } from '../util/errors.ts';
+import { CapacityError, UnsupportedError } from '../util/errors.ts';
 import type { AnswerDelta, Tool } from './answer.ts';
 import { type AnswerRequest, encodePrompt, prepareAnswer, streamParts } from './answer-stream.ts';
 
@@ -207,5 +207,37 @@ describe('calls that are written as text', () => {
   it('are the answer itself, if it must satisfy a schema', () => {
     const schema = { type: 'object', properties: { name: { type: 'string' }, arguments: parameters } };
     expect(read(call, { schema })).toEqual({ text: call, calls: [] });
+  });
+});
+
+describe('answers in channels', () => {
+  /** In the manner of gpt-oss. */
+  const HARMONY = `{%- macro message(role, channel, content) %}<|start|>{{ role }}
+{%- if channel %}<|channel|>{{ channel }}{% endif %}<|message|>{{ content }}<|end|>{% endmacro %}
+{%- for m in messages %}{{ message(m.role, 'final' if m.role == 'assistant' else none, m.content) }}{% endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}`;
+  const controls = ['<|start|>', '<|channel|>', '<|message|>', '<|end|>', '<|call|>', '<|return|>', '<|im_end|>'];
+  const tokenizer = tokenizerWith(controls);
+  const model = {
+    tokenizer,
+    template: createChatTemplate({ source: HARMONY }),
+    constraints: createConstraints(tokenizer),
+  };
+  const messages: ChatMessage[] = [{ role: 'user', content: 'Hi <|end|>' }];
+
+  it('are reasoning and text, whatever tokens they come in', async () => {
+    const { prompt, parser, output } = prepareAnswer(model, messages, {});
+    const text = tokenizer.decode(prompt, { includeSpecialTokens: true });
+    expect(text).toBe('<|start|>user<|message|>Hi <|end|><|end|><|start|>assistant');
+    expect(prompt.filter(id => id === tokenizer.encode('<|end|>', { parseSpecialTokens: true })[0])).toHaveLength(1);
+    const answer = '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.';
+    const ids = tokenizer.encode(answer, { parseSpecialTokens: true });
+    const parts = ids.map(id => parser.push(output.markers?.get(id) ?? tokenizer.decode([id])));
+    expect(parts.map(part => part.reasoning).join('')).toBe('Hm.');
+    expect(parts.map(part => part.text).join('')).toBe('Hello.');
+  });
+
+  it('cannot follow a schema: an UnsupportedError', () => {
+    expect(() => prepareAnswer(model, messages, { schema: { type: 'object' } })).toThrow(UnsupportedError);
   });
 });

@@ -13,9 +13,11 @@ import {
   detectAnswerFormat,
   type ParserOptions,
 } from '../model/answer-format.ts';
+import { CHANNEL_MARKERS, createChannelParser } from '../model/channels.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
+import { UnsupportedError } from '../util/errors.ts';
 import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
 import { describeTools, toolsGrammar, toolsKey, unenforcedNotice } from './tools.ts';
 
@@ -60,7 +62,7 @@ export function prepareAnswer(
 ): Answer {
   const { tokenizer, constraints } = model;
   const { tools, toolChoice } = request;
-  const { thinks, callFormat } = formatOf(model);
+  const { thinks, channels, callFormat } = formatOf(model);
   const prompt = encodePrompt(model, messages, { ...render, tools, toolChoice, maxTokens: maxPromptTokens });
   const reasoning = thinks ? (endsThinking(tokenizer, prompt) ? 'open' : 'optional') : undefined;
   const asked = answerGrammar(model, request);
@@ -71,9 +73,15 @@ export function prepareAnswer(
     output: {
       constraint:
         asked && constraints.create(`${reasoning} ${asked.key}`, () => afterReasoning(asked.grammar, reasoning)),
-      markers: callsTools || reasoning ? markerTokens(tokenizer) : undefined,
+      markers: channels
+        ? markerTokens(tokenizer, CHANNEL_MARKERS)
+        : callsTools || reasoning
+          ? markerTokens(tokenizer, MARKERS)
+          : undefined,
     },
-    parser: createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning }),
+    parser: channels
+      ? createChannelParser(callsTools ? tools?.map(tool => tool.function.name) : [])
+      : createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning }),
     notices: unenforced.length > 0 ? [unenforcedNotice(unenforced)] : [],
   };
 }
@@ -91,8 +99,8 @@ const usesTools = ({ tools, toolChoice }: Pick<AnswerRequest, 'tools' | 'toolCho
 
 /** Tools that the template does not know are called as Hermes does. */
 function formatOf({ template }: Pick<AnswerModel, 'template'>) {
-  const { takesTools, thinks, toolCalls } = detectAnswerFormat(template.source);
-  return { takesTools, thinks, callFormat: takesTools ? toolCalls : ('hermes' as const) };
+  const { takesTools, thinks, channels, toolCalls } = detectAnswerFormat(template.source);
+  return { takesTools, thinks, channels, callFormat: takesTools ? toolCalls : ('hermes' as const) };
 }
 
 /** The prompt that asks for an answer. Tools that the template does not know are described in the system message. */
@@ -114,6 +122,15 @@ export function answerGrammar(
   { tools = [], toolChoice = 'auto', parallelToolCalls, schema }: AnswerRequest,
 ): { key: string; grammar: Grammar } | undefined {
   const { constraints } = model;
+  if (formatOf(model).channels) {
+    if (schema !== undefined || (usesTools({ tools, toolChoice }) && toolChoice !== 'auto'))
+      throw new UnsupportedError(
+        option =>
+          `This model writes its answers in channels, which ${option('schema')} and a forced ${option('toolChoice')} do not ` +
+          `support yet. Describe the form in a message, or use another model.`,
+      );
+    return undefined;
+  }
   if (usesTools({ tools, toolChoice })) {
     const isParallel = parallelToolCalls ?? toolChoice === 'auto';
     const use = { toolChoice, isParallel, format: formatOf(model).callFormat, schema };
@@ -141,9 +158,9 @@ function afterReasoning({ root, rules }: Grammar, reasoning: ParserOptions['reas
 }
 
 /** The markers that are control tokens, which have no text of their own. */
-function markerTokens(tokenizer: ChatTokenizer): ReadonlyMap<number, string> {
+function markerTokens(tokenizer: ChatTokenizer, names: readonly string[]): ReadonlyMap<number, string> {
   return new Map(
-    MARKERS.flatMap((name): [number, string][] => {
+    names.flatMap((name): [number, string][] => {
       const [id, ...more] = tokenizer.encode(name, { parseSpecialTokens: true });
       return more.length === 0 && tokenizer.tokenBytes(id).length === 0 ? [[id, name]] : [];
     }),

@@ -6,7 +6,7 @@ import type { Device } from '../kernel/device.ts';
 import { createScratch } from '../model/forward.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import type { ModelConfig } from '../model/model-config.ts';
-import { createPlan, fixedBytes, type Plan, planBytes } from '../plan/plan.ts';
+import { createPlan, fixedBytes, maxPagesIn, type Plan, planBytes } from '../plan/plan.ts';
 import { CapacityError, type OptionNames } from '../util/errors.ts';
 import { formatBytes, formatCount } from '../util/units.ts';
 
@@ -102,7 +102,7 @@ function suggestions(request: BudgetRequest, room: number, option: OptionNames):
       codec !== plan.spec && planBytes(createPlan(specOf(codec), { ...config, pageTokens }), context) <= maxBytes,
   );
   // The largest context, in whole pages, that fits.
-  const pages = Math.floor((room - fixedBytes(plan)) / pageBytes(leaf));
+  const pages = maxPagesIn(plan, room - fixedBytes(plan));
   const tokens = Math.max(0, pages) * pageTokens;
   const options = [
     tokens > 0 && tokens < context && `a context of ${formatCount(tokens)} fits`,

@@ -55,7 +55,7 @@ export interface Guard {
 
 /** Bytes that the guard of a model takes on its device. */
 export function guardBytes({ layers, heads, headDim }: ModelConfig, { leaf }: Plan): number {
-  return leaf.bytes + 4 * (2 * layers + 2) * heads * headDim;
+  return leaf.bytes + (leaf.windowPage?.bytes ?? 0) + 4 * (2 * layers + 2) * heads * headDim;
 }
 
 /** The first pages are checked in all layers, later ones in one layer each. Cost: docs/lab/guard.md. */
@@ -114,7 +114,8 @@ export function createGuard({ device, config }: Engine, plan: Plan, action: Qual
       if (loss && action === 'error') throw new QualityError(describeLoss(loss));
     },
     dispose() {
-      for (const handle of Object.values<CheckScratch[keyof CheckScratch]>({ ...scratch })) device.free(handle);
+      for (const handle of Object.values<CheckScratch[keyof CheckScratch]>({ ...scratch }))
+        if (handle) device.free(handle);
     },
   };
 }

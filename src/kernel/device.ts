@@ -45,8 +45,13 @@ export interface Routing {
   readonly weights: Tensor;
 }
 
-/** The function of a gated feed-forward network (SwiGLU, GEGLU); `gelu` is the approximation by tanh. */
-export type Activation = 'silu' | 'gelu';
+/**
+ * The function of a gated feed-forward network (SwiGLU, GEGLU). `gelu` is the approximation by tanh. `clamped`: x
+ * sigmoid(CLAMPED_SLOPE x), with the gate at most CLAMP, the up projection from -CLAMP to CLAMP, and 1 added to it.
+ */
+export type Activation = 'silu' | 'gelu' | 'clamped';
+export const CLAMP = 7;
+export const CLAMPED_SLOPE = 1.702;
 
 /**
  * gelu(x) = x sigmoid(GELU_LINEAR x + GELU_CUBIC x^3): the approximation by tanh with its parts multiplied out, so that it
@@ -98,6 +103,8 @@ export interface AttendOptions {
   scale: number;
   /** Scores s become softcap * tanh(s / softcap). Default: they do not. */
   softcap?: number;
+  /** One logit per query head, which the softmax includes like the score of a token whose value is zero. Default: none. */
+  sinkLogits?: Tensor;
 }
 
 export interface KvShape {
@@ -121,6 +128,11 @@ export interface KvView {
   readonly leaves: readonly Block[];
   /** Page index of leaves[0]; above 0 after old leaves were dropped. */
   readonly firstLeaf: number;
+  /**
+   * The pages of layers with a window, if they have blocks of their own: one per leaf, undefined where no layer sees it
+   * any more.
+   */
+  readonly windowPages?: readonly (Block | undefined)[];
   /** The blocks of the ring buffer, in order; undefined where there are no tokens. */
   readonly tail: readonly (Block | undefined)[];
   readonly sinkBlock: Block;
@@ -132,7 +144,7 @@ export interface KvView {
 }
 
 /** The blocks of a sequence, and its shape if its codecs are going to be used. */
-export type KvBlocks = Pick<KvView, 'leaves' | 'tail' | 'sinkBlock'> & { readonly shape?: KvShape };
+export type KvBlocks = Pick<KvView, 'leaves' | 'windowPages' | 'tail' | 'sinkBlock'> & { readonly shape?: KvShape };
 
 export interface Device {
   readonly name: 'js' | 'wasm' | 'webgpu';
@@ -224,7 +236,7 @@ export interface Device {
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void;
   /** Whether it unpacks such pages to floats, because it has no kernel for their codes in this shape. */
   unpacks?(layer: KvLayer): boolean;
-  /** Encodes pages from the tails of their sequences into one layer of their leaves. */
+  /** Encodes one layer of pages, from the tails of their sequences into their blocks. */
   seal(layer: number, requests: readonly SealRequest[]): void;
 
   /** Compiles the kernels that the operations of `plan` need, without running the operations. */
@@ -233,11 +245,10 @@ export interface Device {
   dispose(): Promise<void>;
 }
 
-/** A page to seal. */
+/** A page to seal: into the block that the view has for it. */
 export interface SealRequest {
   view: KvView;
   page: number;
-  leaf: Block;
 }
 
 /** One row to sample: the settings of engine/sample.ts that need only the logits. */

@@ -5,6 +5,8 @@
  * these functions.
  */
 
+import type { Block, KvView } from './device.ts';
+
 /** The settings that decide how many pages are read from codes. */
 export interface SealingRule {
   pageTokens: number;
@@ -38,6 +40,18 @@ export const tailBlocks = (sealing: SealingRule): number =>
 /** The first position that a query sees in a layer with this window; all layers without one see position 0. */
 export const firstVisible = (position: number, window = Number.POSITIVE_INFINITY): number =>
   Math.max(0, position + 1 - window);
+
+/** The first page that is visible, in layers with a window, to tokens after this many pages. */
+export const firstWindowPage = (pages: number, window: number, pageTokens: number): number =>
+  Math.floor(firstVisible(pages * pageTokens, window) / pageTokens);
+
+/** The blocks that hold the pages of a layer. */
+export const pagesOf = (view: KvView, layer: number): readonly (Block | undefined)[] =>
+  (view.shape.layers[layer].window && view.windowPages) || view.leaves;
+
+/** The block that holds a page of a layer, which must be there. */
+export const pageBlock = (view: KvView, layer: number, page: number): Block =>
+  pagesOf(view, layer)[page - view.firstLeaf]!;
 
 /** The settings that decide which tokens of sealed pages are still read from f16. */
 export interface SinkRule {

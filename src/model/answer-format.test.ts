@@ -115,11 +115,14 @@ it('recognizes formats by the template', () => {
     toolCalls: 'hermes',
     takesTools: true,
     thinks: true,
+    channels: false,
   });
   expect(detectAnswerFormat('{{ tools }}{"name": function name, "parameters": ...}')).toEqual({
     toolCalls: 'llama3',
     takesTools: true,
     thinks: false,
+    channels: false,
   });
   expect(detectAnswerFormat('{{ messages }}').takesTools).toBe(false);
+  expect(detectAnswerFormat('<|start|>assistant<|channel|>').channels).toBe(true);
 });

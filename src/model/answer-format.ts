@@ -18,6 +18,8 @@ export interface AnswerFormat {
   readonly takesTools: boolean;
   /** Whether answers may begin with `<think>...</think>`. */
   readonly thinks: boolean;
+  /** Whether answers are in channels (channels.ts). */
+  readonly channels: boolean;
 }
 
 /** Recognizes the format by a template's source. */
@@ -27,6 +29,7 @@ export function detectAnswerFormat(template = ''): AnswerFormat {
     toolCalls: isLlama ? 'llama3' : 'hermes',
     takesTools: /\btools\b/.test(template),
     thinks: template.includes('</think>'),
+    channels: template.includes('<|channel|>'),
   };
 }
 

@@ -9,12 +9,16 @@ export interface Traits {
   models: string;
   /** Which dims of a head RoPE rotates together in the file: 2i with 2i + 1, or i with i + dims / 2. */
   pairing: 'adjacent' | 'halves';
-  /** Biases of Q, K and V. Default: never. */
-  bias?: 'always' | 'optional';
+  /** Biases of Q, K and V; `everywhere`: of all matrices in the layers. Default: never. */
+  bias?: 'always' | 'optional' | 'everywhere';
+  /** The softmax of attention includes a logit per head (`attn_sinks`). */
+  sinkLogits?: boolean;
   /** RMS norms of queries and keys before RoPE: of each head, or of all heads together. Default: none. */
   qkNorm?: 'head' | 'row';
   /** Where the norms of attention and feed-forward are: at their inputs, their outputs, or both. Default: inputs. */
   norms?: 'inputs' | 'outputs' | 'both';
+  /** The tensor with the norm of the feed-forward network's input. Default: ffn_norm. */
+  ffnNorm?: 'post_attention_norm';
   /** Of the feed-forward network. Default: silu. */
   activation?: Activation;
   /** ffn_up.weight holds gate and up, one after the other. */
@@ -134,6 +138,16 @@ export const architectures = {
     fullEvery: 6,
     localRopeBase: 10000,
     imageEncoder: true,
+  },
+  'gpt-oss': {
+    models: 'gpt-oss 20B and 120B',
+    pairing: 'halves',
+    bias: 'everywhere',
+    sinkLogits: true,
+    ffnNorm: 'post_attention_norm',
+    activation: 'clamped',
+    experts: { in: 'all', softmaxOver: 'chosen' },
+    fullEvery: 2,
   },
 } satisfies Record<string, Traits>;
 

@@ -3,7 +3,7 @@
  * from the f16 tail. The page is encoded once more, into a leaf of its own, and the row attends again, to the codes. The
  * pass itself reads none of this, so its results stay the same, bit for bit.
  */
-import { type LeafLayout, leafBlock } from '../cache/leaf.ts';
+import { type LeafLayout, leafBlock, windowBlock } from '../cache/leaf.ts';
 import type { Sequence, SequenceRun } from '../cache/sequence.ts';
 import type { AttendOptions, Block, Device, KvBlocks, KvRun, KvView, Tensor } from '../kernel/device.ts';
 import { sealPosition } from '../kernel/visibility.ts';
@@ -12,6 +12,7 @@ import type { ModelConfig } from './model-config.ts';
 /** What a check needs on the device, allocated once. */
 export interface CheckScratch {
   leaf: Block;
+  windowPage?: Block;
   query: Tensor;
   output: Tensor;
   /** For each layer that is checked, the output on f16 and the output on codes. */
@@ -55,6 +56,7 @@ export function createCheckScratch(
   const cols = heads * headDim;
   return {
     leaf: device.createBlock(...leafBlock(leaf)),
+    windowPage: leaf.windowPage && device.createBlock(...windowBlock(leaf)),
     query: device.createTensor(1, cols),
     output: device.createTensor(1, cols),
     outputs: device.createTensor(2 * layers, cols),
@@ -73,13 +75,13 @@ export function startCheck(
   device: Device,
   { scratch, recent, chooseLayers, onOutputs }: CodeCheck,
   placed: readonly Placed[],
-  options: AttendOptions,
+  optionsOf: (layer: number) => AttendOptions,
 ): PassCheck | undefined {
-  const last = findLastRow(placed, recent, scratch.leaf);
+  const last = findLastRow(placed, recent, scratch);
   if (!last) return undefined;
-  const { leaf, query, output, outputs } = scratch;
+  const { query, output, outputs } = scratch;
   const { view, sealedPages } = last.run;
-  const seals = [{ view, page: sealedPages - 1, leaf }];
+  const seals = [{ view, page: sealedPages - 1 }];
   const runs = [last.run];
   const layers = chooseLayers();
   const checked: number[] = [];
@@ -91,7 +93,7 @@ export function startCheck(
       checked.push(layer);
       device.seal(layer, seals);
       device.copyRows(q, last.row, query, 0, 1);
-      device.attend(layer, query, output, runs, options);
+      device.attend(layer, query, output, runs, optionsOf(layer));
       device.copyRows(attention, last.row, outputs, row, 1);
       device.copyRows(output, 0, outputs, row + 1, 1);
     },
@@ -104,7 +106,7 @@ export function startCheck(
 }
 
 /** The first page that a pass completes. */
-function findLastRow(placed: readonly Placed[], recent: number, leaf: Block): LastRow | undefined {
+function findLastRow(placed: readonly Placed[], recent: number, scratch: CheckScratch): LastRow | undefined {
   for (const { chunk, row, runs } of placed) {
     const { view } = chunk.sequence;
     const { pageTokens } = view.shape;
@@ -118,7 +120,7 @@ function findLastRow(placed: readonly Placed[], recent: number, leaf: Block): La
       round,
       row: row + run.row + run.count - 1,
       run: {
-        view: viewWith(view, leaf, run.sealedPages),
+        view: viewWith(view, scratch, run.sealedPages),
         row: 0,
         count: 1,
         position: run.position + run.count - 1,
@@ -129,8 +131,13 @@ function findLastRow(placed: readonly Placed[], recent: number, leaf: Block): La
   return undefined;
 }
 
-/** The view with this leaf as page `page`, which has no codes of its own yet. */
-const viewWith = ({ shape, leaves, firstLeaf, tail, sinkBlock }: KvView, leaf: Block, page: number): KvView => ({
+/** The view with these blocks as page `page`, which has no codes of its own yet. */
+const viewWith = (
+  { shape, leaves, windowPages, firstLeaf, tail, sinkBlock }: KvView,
+  { leaf, windowPage }: CheckScratch,
+  page: number,
+): KvView => ({
   ...{ shape, firstLeaf, tail, sinkBlock },
   leaves: [...leaves.slice(0, page - firstLeaf), leaf],
+  windowPages: windowPages && [...windowPages.slice(0, page - firstLeaf), windowPage],
 });

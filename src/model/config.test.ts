@@ -1,5 +1,12 @@
 import { describe, expect, it } from 'vitest';
-import { arrayOf, type GgufSpec, type Metadata, typed, writeGguf } from '../../test/support/gguf-writer.ts';
+import {
+  arrayOf,
+  type GgufSpec,
+  type Metadata,
+  typed,
+  type WriterTensor,
+  writeGguf,
+} from '../../test/support/gguf-writer.ts';
 import { describeWithFile, smolModel } from '../../test/support/shared.ts';
 import { type TinyOptions, tinyModel } from '../../test/support/tiny-model.ts';
 import { weightTypes } from '../kernel/weights/types.ts';
@@ -43,7 +50,10 @@ describe('reading a config', () => {
       layerRopes: ['global', 'global'],
       attentionWindows: [undefined, undefined],
       qkvBias: false,
+      otherBiases: false,
+      sinkLogits: false,
       norms: 'inputs',
+      ffnNorm: 'ffn_norm',
       activation: 'silu',
       fusedQkv: false,
       fusedGateUp: false,
@@ -256,6 +266,17 @@ describe('a model is rejected', () => {
       /ffn_gate_exps\.weight should be \[64,64,8\].* is \[64,128,8\]/,
     );
     await expect(qwen({ 'qwen3moe.expert_weights_scale': 2.5 })).rejects.toThrow(UnsupportedError);
+  });
+
+  it('for a gpt-oss model without sinks, with sinks for other heads, or without a bias', async () => {
+    const { metadata, tensors } = tinyModel({ architecture: 'gpt-oss', tied: false });
+    const read = async (name: string, change: (tensor: WriterTensor) => WriterTensor[]) =>
+      readConfig(await open({ metadata, tensors: tensors.flatMap(t => (t.name === name ? change(t) : [t])) }));
+    await expect(read('blk.0.attn_sinks.weight', () => [])).rejects.toThrow(/no tensor blk\.0\.attn_sinks\.weight/);
+    await expect(
+      read('blk.1.attn_sinks.weight', t => [{ ...t, shape: [2], data: t.data.subarray(0, 8) }]),
+    ).rejects.toThrow(/attn_sinks\.weight should be \[4\].* is \[2\]/);
+    await expect(read('blk.1.ffn_up_exps.bias', () => [])).rejects.toThrow(/ffn_up_exps\.bias.*\[128,8\]/);
   });
 
   it('for a missing, misshapen or unknown tensor, with its name', async () => {

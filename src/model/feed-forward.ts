@@ -9,6 +9,10 @@ export interface FeedForwardWeights {
   gate: Weights;
   up: Weights;
   down: Weights;
+  routerBias?: Tensor;
+  gateBias?: Tensor;
+  upBias?: Tensor;
+  downBias?: Tensor;
 }
 
 export interface FeedForwardScratch {
@@ -53,12 +57,12 @@ export function feedForwardProjections(
   output: Omit<Projection, 'weights'>,
 ): FeedForwardProjections {
   return {
-    router: w.router && [{ weights: w.router, out: routerLogits! }],
+    router: w.router && [{ weights: w.router, bias: w.routerBias, out: routerLogits! }],
     gateUp: [
-      { weights: w.gate, out: gate },
-      { weights: w.up, out: up },
+      { weights: w.gate, bias: w.gateBias, out: gate },
+      { weights: w.up, bias: w.upBias, out: up },
     ],
-    down: [w.router ? { weights: w.down, out: expertOutputs! } : { weights: w.down, ...output }],
+    down: [{ weights: w.down, bias: w.downBias, ...(w.router ? { out: expertOutputs! } : output) }],
   };
 }
 

@@ -113,7 +113,7 @@ function projectionsOf(scratch: Scratch, weights: ModelWeights): LayerProjection
         { weights: w.k, out: k, bias: w.kBias },
         { weights: w.v, out: v, bias: w.vBias },
       ],
-      attentionOutput: [{ weights: w.attentionOutput, ...output(w.attentionOutputNorm) }],
+      attentionOutput: [{ weights: w.attentionOutput, bias: w.attentionOutputBias, ...output(w.attentionOutputNorm) }],
       ...feedForwardProjections(scratch, w, output(w.ffnOutputNorm)),
     }));
   scratch.projections.set(weights, projections);
@@ -173,7 +173,11 @@ export async function forward(
   { onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {
   const { headDim, normEps, embeddingScale, layerRopes, logitSoftcap } = config;
-  const attendOptions = { scale: config.attentionScale, softcap: config.attentionSoftcap };
+  const attendOptions = (layer: number) => ({
+    scale: config.attentionScale,
+    softcap: config.attentionSoftcap,
+    sinkLogits: weights.layers[layer].sinkLogits,
+  });
   const { x, normed, q, k, v, attention } = scratch;
   const { placed, rows, prefillRows } = assignRows(chunks);
   const check = codeCheck && startCheck(device, codeCheck, placed, attendOptions);
@@ -219,7 +223,7 @@ export async function forward(
     for (const [round, { runs, seals }] of rounds.entries()) {
       if (seals.length > 0) device.seal(layer, seals);
       device.append(layer, k, v, runs);
-      device.attend(layer, q, attention, runs, attendOptions);
+      device.attend(layer, q, attention, runs, attendOptions(layer));
       check?.check(layer, round, q, attention);
       if (yielder.isDue()) await yielder.yieldNow();
     }
@@ -360,8 +364,7 @@ function logitRows(placed: PlacedChunk): { placed: PlacedChunk; row: number }[] 
 
 /** The page whose codes this run is the first to read, if there is one. */
 function sealRequests(view: KvView, { sealsPage, sealedPages }: SequenceRun): SealRequest[] {
-  const page = sealedPages - 1;
-  return sealsPage ? [{ view, page, leaf: view.leaves[page - view.firstLeaf] }] : [];
+  return sealsPage ? [{ view, page: sealedPages - 1 }] : [];
 }
 
 function writeRopeAngles(

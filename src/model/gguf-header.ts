@@ -346,7 +346,6 @@ const unsupportedTypes: Record<number, string> = {
   36: 'IQ4_NL_4_4',
   37: 'IQ4_NL_4_8',
   38: 'IQ4_NL_8_8',
-  39: 'MXFP4',
   40: 'NVFP4',
   41: 'Q1_0',
 };

@@ -41,12 +41,17 @@ export interface ModelConfig {
   readonly layerRopes: readonly (LayerRope | undefined)[];
   /** How many of the last tokens each layer sees; undefined: all. */
   readonly attentionWindows: AttentionWindows;
-  /** Q, K and V have biases. */
+  /** Q, K and V have biases; so have the other matrices of a layer. */
   readonly qkvBias: boolean;
+  readonly otherBiases: boolean;
+  /** The softmax of attention includes a logit per head. */
+  readonly sinkLogits: boolean;
   /** Queries and keys are RMS-normalized before RoPE: each head, or all heads together. */
   readonly qkNorm: 'head' | 'row' | undefined;
   /** Where the norms of attention and feed-forward are. */
   readonly norms: 'inputs' | 'outputs' | 'both';
+  /** The tensor with the norm of the feed-forward network's input. */
+  readonly ffnNorm: 'ffn_norm' | 'post_attention_norm';
   readonly activation: Activation;
   /** Q, K and V are the rows of one tensor; so are gate and up. */
   readonly fusedQkv: boolean;

@@ -30,7 +30,7 @@ function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
       ? []
       : [
           ['attn_norm.weight', width],
-          ['ffn_norm.weight', width],
+          [`${config.ffnNorm}.weight`, width],
         ];
   tensors.push(
     ...projections.map(([name, rows]): NamedShape => [`${name}.weight`, width, rows]),
@@ -39,6 +39,8 @@ function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
   );
   if (norms !== 'inputs') tensors.push(['post_attention_norm.weight', width], ['post_ffw_norm.weight', width]);
   if (qkvBias) tensors.push(...projections.map(([name, rows]): NamedShape => [`${name}.bias`, rows]));
+  if (config.otherBiases) tensors.push(['attn_output.bias', width]);
+  if (config.sinkLogits) tensors.push(['attn_sinks.weight', heads]);
   if (qkNorm)
     tensors.push(
       ['attn_q_norm.weight', qkNorm === 'row' ? q : headDim],
@@ -47,16 +49,19 @@ function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
   return tensors.map(([name, ...shape]) => [`blk.${layer}.${name}`, ...shape]);
 }
 
-function feedForwardTensors({ width, ffn, fusedGateUp, experts }: ModelConfig): NamedShape[] {
-  if (experts)
-    return [
-      ['ffn_gate_inp.weight', width, experts.count],
-      ['ffn_gate_exps.weight', width, ffn, experts.count],
-      ['ffn_up_exps.weight', width, ffn, experts.count],
-      ['ffn_down_exps.weight', ffn, width, experts.count],
-    ];
-  const gate: NamedShape[] = fusedGateUp ? [] : [['ffn_gate.weight', width, ffn]];
-  return [...gate, ['ffn_up.weight', width, fusedGateUp ? 2 * ffn : ffn], ['ffn_down.weight', ffn, width]];
+function feedForwardTensors({ width, ffn, fusedGateUp, experts, otherBiases }: ModelConfig): NamedShape[] {
+  const gate: NamedShape[] = fusedGateUp ? [] : [['ffn_gate', width, ffn]];
+  const inner: NamedShape[] = [...gate, ['ffn_up', width, fusedGateUp ? 2 * ffn : ffn], ['ffn_down', ffn, width]];
+  const matrices: NamedShape[] = experts
+    ? [
+        ['ffn_gate_inp', width, experts.count],
+        ...inner.map(([name, ...shape]): NamedShape => [`${name}_exps`, ...shape, experts.count]),
+      ]
+    : inner;
+  return matrices.flatMap(([name, inputs, ...outputs]): NamedShape[] => [
+    [`${name}.weight`, inputs, ...outputs],
+    ...(otherBiases ? [[`${name}.bias`, ...outputs] as const] : []),
+  ]);
 }
 
 /** Every expected tensor must exist with its shape, and no other: an unused tensor means an unsupported feature. */

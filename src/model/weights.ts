@@ -17,7 +17,10 @@ export interface LayerWeights extends FeedForwardWeights {
   vBias?: Tensor;
   qNorm?: Tensor;
   kNorm?: Tensor;
+  /** Of the softmax, one per query head. */
+  sinkLogits?: Tensor;
   attentionOutput: Weights;
+  attentionOutputBias?: Tensor;
   ffnNorm?: Tensor;
   ffnOutputNorm?: Tensor;
 }
@@ -105,11 +108,13 @@ export async function loadWeights(
       };
     };
     const gateUp = (index: number) => (fusedGateUp ? { first: index * ffn, rows: ffn } : undefined);
-    const inner = (name: string) => tensorName(`ffn_${name}${experts ? '_exps' : ''}.weight`);
+    const inner = (name: string, part: 'weight' | 'bias' = 'weight') =>
+      tensorName(`ffn_${name}${experts ? '_exps' : ''}.${part}`);
     const [queries, keys, values] = [await projection('q'), await projection('k'), await projection('v')];
     return {
       attentionNorm: await optional(tensorName('attn_norm.weight')),
-      attentionOutputNorm: await optional(tensorName('post_attention_norm.weight')),
+      attentionOutputNorm:
+        config.norms === 'inputs' ? undefined : await optional(tensorName('post_attention_norm.weight')),
       q: queries.weights,
       k: keys.weights,
       v: values.weights,
@@ -118,13 +123,19 @@ export async function loadWeights(
       vBias: values.bias,
       qNorm: await optional(tensorName('attn_q_norm.weight'), undefined, interleave),
       kNorm: await optional(tensorName('attn_k_norm.weight'), undefined, interleave),
+      sinkLogits: await optional(tensorName('attn_sinks.weight')),
       attentionOutput: await matrix(tensorName('attn_output.weight')),
-      ffnNorm: await optional(tensorName('ffn_norm.weight')),
+      attentionOutputBias: await optional(tensorName('attn_output.bias')),
+      ffnNorm: await optional(tensorName(`${config.ffnNorm}.weight`)),
       ffnOutputNorm: await optional(tensorName('post_ffw_norm.weight')),
       router: experts && (await matrix(tensorName('ffn_gate_inp.weight'))),
       gate: await matrix(inner(fusedGateUp ? 'up' : 'gate'), gateUp(0)),
       up: await matrix(inner('up'), gateUp(1)),
       down: await matrix(inner('down')),
+      routerBias: await optional(tensorName('ffn_gate_inp.bias')),
+      gateBias: await optional(inner('gate', 'bias')),
+      upBias: await optional(inner('up', 'bias')),
+      downBias: await optional(inner('down', 'bias')),
     };
   };
 

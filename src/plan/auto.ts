@@ -5,6 +5,7 @@
  * plan has a notice.
  */
 
+import { sealedBytes } from '../cache/leaf.ts';
 import { trackedErrorBytes } from '../cache/page-errors.ts';
 import { createCodec, type KvCodec } from '../codec/kv.ts';
 import {
@@ -36,6 +37,7 @@ import {
   createPlan,
   createPlanFromCodecs,
   fixedBytes,
+  maxPagesIn,
   type Plan,
   type PlanShape,
   planBytes,
@@ -237,17 +239,18 @@ function bitsForMemory(
   const window = windowOfAuto(spec);
   const exact = createPlan(F16, shape);
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
-  const empty = createPlanFromCodecs('', window, exact.codecs);
-  const room = contextMemory - (planBytes(empty, context) - pages * empty.leaf.bytes) - errorBytes;
+  const empty = createPlanFromCodecs('', window, exact.codecs, shape);
+  const exactBytes = sealedBytes(empty.leaf, pages, empty.pageTokens);
+  const room = contextMemory - (planBytes(empty, context) - exactBytes) - errorBytes;
   if (pages === 0) return room >= 0 ? 16 : 0;
   const edges = 2 * Math.min(window.edge, shape.layers / 2);
-  const leafRoom = room / pages - (exact.leaf.bytes * edges) / shape.layers;
-  return Math.max(0, (16 * leafRoom) / ((exact.leaf.bytes * (shape.layers - edges)) / shape.layers));
+  const edgeBytes = (exactBytes * edges) / shape.layers;
+  return Math.max(0, (16 * (room - edgeBytes)) / (exactBytes - edgeBytes));
 }
 
 function describeTooSmall({ contextMemory = 0, context = 0 }: MemoryTarget, plan: Plan): string {
   const fixed = fixedBytes(plan);
-  const pages = Math.max(0, Math.floor((contextMemory - fixed) / Math.max(1, plan.leaf.bytes)));
+  const pages = Math.max(0, maxPagesIn(plan, contextMemory - fixed));
   const fits = contextMemory < fixed ? 0 : pages * plan.pageTokens + plan.window.recent + plan.pageTokens;
   return (
     `${formatCount(context)} tokens do not fit into ${formatBytes(contextMemory)}: the smallest plan needs ` +

@@ -1,5 +1,5 @@
 /** Memory of a KV cache in bytes, including windows, tails and padding. */
-import { f16BlockBytes } from '../cache/leaf.ts';
+import { f16BlockBytes, sealedBytes } from '../cache/leaf.ts';
 import { createCodec, type KvShape, placeholderLearned } from '../codec/kv.ts';
 import { type KvSpec, toSpec } from '../codec/spec.ts';
 import { packedPages } from '../kernel/visibility.ts';
@@ -9,6 +9,8 @@ import { codecBits, codecsByLayer, createPlanFromCodecs, planBytes } from './pla
 /** The dimensions of a model that determine the size of its cache. */
 export interface ModelShape extends KvShape {
   layers: number;
+  /** How many of the last tokens each layer sees; undefined: all. */
+  attentionWindows?: readonly (number | undefined)[];
 }
 
 /** The memory of one sequence of `context` tokens. */
@@ -16,7 +18,7 @@ export interface MemoryReport {
   spec: string;
   /** Bits per value of sealed pages, everything that they store included, without layers that stay f16. */
   codeBits: number;
-  /** Bytes per token of sealed pages, all layers. */
+  /** Bytes per token of sealed pages: of all layers but those with a window, which keep only their last tokens. */
   bytesPerToken: number;
   /** Tokens. */
   context: number;
@@ -43,10 +45,10 @@ export function memoryReport(kv: string | KvSpec, shape: ModelShape, context: nu
   const { kvHeads, pageTokens } = codec.shape;
   const { sink, recent, edge } = codec.window;
   const codecs = codecsByLayer({ ...shape, kvHeads }, edge, () => codec);
-  const plan = createPlanFromCodecs(codec.spec, codec.window, codecs);
+  const plan = createPlanFromCodecs(codec.spec, codec.window, codecs, shape);
   const f16Token = f16BlockBytes({ ...codec.shape, layers: plan.leaf.layers }, 1);
   const pages = packedPages(context, { pageTokens, recent });
-  const pageBytes = pages * plan.leaf.bytes;
+  const pageBytes = sealedBytes(plan.leaf, pages, pageTokens);
   const windowBytes = (context - pages * pageTokens + Math.min(sink, context)) * f16Token;
   const totalBytes = planBytes(plan, context);
   const f16Bytes = context * f16Token;

@@ -1,5 +1,5 @@
 /** A plan: the codec of every layer's keys and values, and what stays f16. */
-import { type AttentionWindows, f16BlockBytes, type LeafLayout, leafLayout, pageBytes } from '../cache/leaf.ts';
+import { type AttentionWindows, f16BlockBytes, type LeafLayout, leafLayout, sealedBytes } from '../cache/leaf.ts';
 import { pageErrorBytes } from '../cache/page-errors.ts';
 import { codeBits, type Side } from '../codec/codec.ts';
 import { createCodec, type KvCodec, type KvShape, needsProfile, recommendedSamples, usesProfile } from '../codec/kv.ts';
@@ -191,11 +191,22 @@ export const withMode = (plan: Plan, mode: KvMode): Plan => ({
 export function maxTokensIn(plan: Plan, bytes: number): number {
   const blockTokens = tailBlockTokens(plan.pageTokens);
   const sealing = { pageTokens: plan.pageTokens, recent: plan.window.recent };
-  const pages = Math.floor((bytes - fixedBytes(plan)) / pageBytes(plan.leaf));
+  const pages = maxPagesIn(plan, bytes - fixedBytes(plan));
   // The pages after the last sealed one and the recent window are in the tail.
   if (pages >= 0) return sealPosition(pages + 1, sealing);
   const blocks = Math.floor((bytes - planBytes(plan, 0)) / f16Bytes(plan, blockTokens));
   return Math.max(0, blocks) * blockTokens;
+}
+
+/** Max pages of one sequence in so many bytes; below 0 if these are. */
+export function maxPagesIn({ leaf, pageTokens }: Plan, bytes: number): number {
+  const onePage = sealedBytes(leaf, 1, pageTokens);
+  const all = Math.floor(bytes / onePage);
+  if (!leaf.windowPage) return all;
+  // The last window is full: each more page takes only the bytes of layers without one.
+  const visible = Math.ceil(leaf.windowPage.tokens / pageTokens) + 1;
+  const inWindow = visible * leaf.windowPage.bytes;
+  return all <= visible ? all : Math.floor((bytes - inWindow) / leaf.bytes);
 }
 
 /**
@@ -208,7 +219,8 @@ export function planBytes(plan: Plan, context: number): number {
   const blockTokens = tailBlockTokens(pageTokens);
   const blocks = Math.min(tailBlocks(sealing), Math.ceil(context / blockTokens));
   const tail = f16Bytes(plan, blocks * blockTokens);
-  return packedPages(context, sealing) * pageBytes(leaf) + tail + f16Bytes(plan, window.sink) + pageErrorBytes(leaf);
+  const sealed = sealedBytes(leaf, packedPages(context, sealing), pageTokens);
+  return sealed + tail + f16Bytes(plan, window.sink) + pageErrorBytes(leaf);
 }
 
 /** The part of it that does not depend on the context, if that is longer than the tail. */

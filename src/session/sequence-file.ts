@@ -1,11 +1,11 @@
 /** A sequence of the cache as a session file, whatever its tokens are: those of a conversation, or vectors from elsewhere. */
-import { isValidLeaf } from '../cache/leaf.ts';
+import { isValidLeaf, isValidWindowPage } from '../cache/leaf.ts';
 import type { Restoring } from '../cache/restore.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import { readTail } from '../cache/tail.ts';
 import type { Exclusive } from '../engine/queue.ts';
 import type { Block, Device } from '../kernel/device.ts';
-import { type SealingRule, tailCapacity } from '../kernel/visibility.ts';
+import { firstWindowPage, type SealingRule, tailCapacity } from '../kernel/visibility.ts';
 import type { Plan } from '../plan/plan.ts';
 import { readSession, type Session, writeSession } from './session-file.ts';
 import { readFrom, type SessionSource, type SessionTarget, writeTo } from './session-io.ts';
@@ -25,13 +25,14 @@ export async function saveSequence(
 ): Promise<void> {
   const { pageTokens, window } = plan;
   const readBlock = (block: Block) => exclusive(() => device.readBlock(block));
-  const leaves = async function* () {
-    for (const leaf of view.leaves) yield readBlock(leaf);
+  const read = async function* (blocks: readonly (Block | undefined)[]) {
+    for (const block of blocks) if (block) yield readBlock(block);
   };
   const unsealed = { from: view.leaves.length * pageTokens, to: manifest.tokens.length };
   await exclusive(async () => device.ensureMemory?.([view]));
   const content = {
-    ...{ ...manifest, pageTokens, sinkTokens: window.sink, leafCount: view.leaves.length, leaves: leaves() },
+    ...{ ...manifest, pageTokens, sinkTokens: window.sink, leafCount: view.leaves.length, leaves: read(view.leaves) },
+    windowPages: read(view.windowPages ?? []),
     sinks: await readBlock(view.sinkBlock),
     tail: await readTail({ readBlock }, view, sealingOf(plan), unsealed),
   };
@@ -52,16 +53,23 @@ export async function restoreSequence<T>(
   finish: (session: Session & { isSigned: boolean }) => Promise<T>,
 ): Promise<T> {
   const { pageTokens, window, leaf: layout } = plan;
+  const { windowPage } = layout;
   const expected = {
     ...{ ...limits, pageTokens, sinkTokens: window.sink, tailTokens: tailCapacity(sealingOf(plan)) },
     leafBytes: layout.bytes,
+    windowBytes: windowPage?.bytes ?? 0,
+    windowPages: (leaves: number) => (windowPage ? leaves - firstWindowPage(leaves, windowPage.tokens, pageTokens) : 0),
     sinkBytes: restoring.sinkBytes,
     tailBytes: () => restoring.tailBytes,
     isValidLeaf: (leaf: Uint8Array) => isValidLeaf(layout, leaf),
+    isValidWindowPage: (page: Uint8Array) => isValidWindowPage(layout, page),
   };
-  const addLeaf = (leaf: Uint8Array) => exclusive(pause => restoring.addLeaf(pause, leaf));
+  const reader = {
+    addLeaf: (leaf: Uint8Array) => exclusive(pause => restoring.addLeaf(pause, leaf)),
+    addWindowPage: (page: Uint8Array, index: number) => exclusive(pause => restoring.addWindowPage(pause, index, page)),
+  };
   try {
-    return await finish(await readSession(readFrom(source), expected, addLeaf, signer));
+    return await finish(await readSession(readFrom(source), expected, reader, signer));
   } catch (error) {
     restoring.discard();
     throw error;

@@ -12,6 +12,7 @@ import {
   encodeSession,
   expected,
   identity,
+  noReader,
   recordsOf,
   smallSession,
 } from './session.case.ts';
@@ -56,7 +57,7 @@ describe('a session', () => {
     const signerOf = (secret: number) => createSigner(crypto, new Uint8Array(32).fill(secret));
     const isSigned = async (bytes: Uint8Array, secret?: number) => {
       const signer = secret === undefined ? undefined : signerOf(secret);
-      return (await readSession(chunksOf(bytes), expected, () => {}, signer)).isSigned;
+      return (await readSession(chunksOf(bytes), expected, noReader, signer)).isSigned;
     };
     const signed = await encodeSession(smallSession, signerOf(1));
     expect([await isSigned(signed, 1), await isSigned(signed, 2), await isSigned(signed)]).toEqual([
@@ -77,8 +78,11 @@ describe('a session', () => {
 
   it('hands over its leaves in order, with the manifest', async () => {
     const seen: [number, number][] = [];
-    await readSession(chunksOf(await encodeSession(smallSession)), expected, async (_, index, { leafCount }) => {
-      seen.push([index, leafCount]);
+    await readSession(chunksOf(await encodeSession(smallSession)), expected, {
+      ...noReader,
+      async addLeaf(_, index, { leafCount }) {
+        seen.push([index, leafCount]);
+      },
     });
     expect(seen).toEqual([
       [0, 2],
@@ -119,10 +123,10 @@ describe('a session', () => {
         closed = true;
       }
     }
-    const full = () => {
+    const addLeaf = () => {
       throw new CapacityError('no room');
     };
-    await expect(readSession(source(), expected, full)).rejects.toThrow('no room');
+    await expect(readSession(source(), expected, { ...noReader, addLeaf })).rejects.toThrow('no room');
     expect(closed).toBe(true);
   });
 });
@@ -192,8 +196,11 @@ describe('a session of another identity names what differs, both values and what
   it('nothing of it is handed over', async () => {
     let leaves = 0;
     const limits = { ...expected, identity: { ...identity, plan: 'f16' } };
-    const reading = readSession(chunksOf(await encodeSession(smallSession)), limits, () => {
-      leaves++;
+    const reading = readSession(chunksOf(await encodeSession(smallSession)), limits, {
+      ...noReader,
+      addLeaf() {
+        leaves++;
+      },
     });
     await expect(reading).rejects.toThrow(UnsupportedError);
     expect(leaves).toBe(0);

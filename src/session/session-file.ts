@@ -3,6 +3,7 @@
  *
  *   manifest   identity, token ids and JSON of the caller (session-manifest.ts)    key: root
  *   leaf ...   the packed bytes of each leaf, in order                             key: of the leaf
+ *   window ... those of its layers with a window, for the last leaves               key: of the leaf
  *   sinks      f16 keys and values of the first tokens                             key: child of the root by their ids
  *   tail       f16 keys and values of the tokens after the last leaf               key: child of the last leaf by their ids
  *   hmac       signature of the records before it (session-signature.ts), if any    key: root
@@ -38,24 +39,34 @@ export interface Session extends SessionManifest {
 /** A session to write. Its leaves are read one by one, so they need not be in memory together. */
 export interface SessionContent extends Session {
   leaves: Iterable<Uint8Array> | AsyncIterable<Uint8Array>;
+  /** Of the last leaves. Default: none. */
+  windowPages?: Iterable<Uint8Array> | AsyncIterable<Uint8Array>;
 }
 
 /** What a reader accepts: the identity, the context and the size of every record. */
 export interface ExpectedSession extends ManifestLimits {
   leafBytes: number;
+  /** Bytes of a window page, and how many of the last leaves have one. */
+  windowBytes: number;
+  windowPages(leafCount: number): number;
   sinkBytes: number;
   /** Bytes of a tail that holds this many tokens. */
   tailBytes(tokens: number): number;
   /** Whether devices can read it safely: `isValidLeaf` of leaf.ts. */
   isValidLeaf(leaf: Uint8Array): boolean;
+  isValidWindowPage(page: Uint8Array): boolean;
 }
 
-/** Receives the leaves in order. Each is verified, but the file is so only when `readSession` has returned. */
-export type AddLeaf = (leaf: Uint8Array, index: number, manifest: SessionManifest) => void | Promise<void>;
+/** Receives blocks in order. Each is verified, but the file is so only when `readSession` has returned. */
+export interface SessionReader {
+  addLeaf(leaf: Uint8Array, index: number, manifest: SessionManifest): void | Promise<void>;
+  /** The window page of the leaf with this index. */
+  addWindowPage(page: Uint8Array, index: number): void | Promise<void>;
+}
 
 /** `signer`: signs it. */
 export async function* writeSession(content: SessionContent, signer?: Signer): AsyncGenerator<Uint8Array, void> {
-  const { leaves, sinks, tail, ...manifest } = content;
+  const { leaves, windowPages = [], sinks, tail, ...manifest } = content;
   const keys = sessionKeys(manifest);
   const encode = (record: CacheRecord) => {
     signer?.add(record);
@@ -68,25 +79,30 @@ export async function* writeSession(content: SessionContent, signer?: Signer): A
     yield* encode({ kind: 'leaf', key: keys.leaves[written++], payload: leaf });
   }
   assert(written === manifest.leafCount, `a session of ${manifest.leafCount} leaves has only ${written}`);
+  const pages: Uint8Array[] = [];
+  for await (const page of windowPages) pages.push(page);
+  for (const [i, payload] of pages.entries())
+    yield* encode({ kind: 'window', key: keys.leaves[written - pages.length + i], payload });
   yield* encode({ kind: 'sinks', key: keys.sinks, payload: sinks });
   yield* encode({ kind: 'tail', key: keys.tail, payload: tail });
   if (signer) yield* encodeRecord({ kind: 'hmac', key: keys.root, payload: signer.digest() });
 }
 
 /**
- * Reads a session and verifies all of it. If it throws, the leaves that `addLeaf` has received must be discarded.
+ * Reads a session and verifies all of it. If it throws, the blocks that the reader has received must be discarded.
  * `isSigned`: it has the signature that this signer gives it.
  */
 export async function readSession(
   source: AsyncIterable<Uint8Array>,
   expected: ExpectedSession,
-  addLeaf: AddLeaf,
+  { addLeaf, addWindowPage }: SessionReader,
   signer?: Signer,
 ): Promise<Session & { isSigned: boolean }> {
   const name = 'The session';
   const maxBytes: Record<RecordKind, number> = {
     manifest: maxManifestBytes(expected.maxTokens),
     leaf: expected.leafBytes,
+    window: expected.windowBytes,
     sinks: expected.sinkBytes,
     tail: expected.tailBytes(expected.tailTokens),
     hmac: SIGNATURE_BYTES,
@@ -119,6 +135,11 @@ export async function readSession(
       const leaf = await nextPayload(`leaf ${i}`, 'leaf', keys.leaves[i], expected.leafBytes);
       check(expected.isValidLeaf(leaf), `its leaf ${i} has lists that do not fit into it`);
       await addLeaf(leaf, i, manifest);
+    }
+    for (let i = leafCount - expected.windowPages(leafCount); i < leafCount; i++) {
+      const page = await nextPayload(`window page ${i}`, 'window', keys.leaves[i], expected.windowBytes);
+      check(expected.isValidWindowPage(page), `its window page ${i} has lists that do not fit into it`);
+      await addWindowPage(page, i);
     }
     const sinks = await nextPayload('sinks', 'sinks', keys.sinks, expected.sinkBytes);
     const tailBytes = expected.tailBytes(tokens.length - leafCount * pageTokens);

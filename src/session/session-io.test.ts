@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { CapacityError, InputError } from '../util/errors.ts';
-import { chunksOf, decodeSession, encodeSession, expected, smallSession } from './session.case.ts';
+import { chunksOf, decodeSession, encodeSession, expected, noReader, smallSession } from './session.case.ts';
 import { readSession, writeSession } from './session-file.ts';
 import { readFrom, type SessionSource, writeTo } from './session-io.ts';
 
@@ -33,7 +33,7 @@ describe('a file', () => {
     expect(await readdir(folder)).toEqual(['chat.kvsession']);
     if (process.platform !== 'win32') expect((await stat(path)).mode & 0o777).toBe(0o600);
     expect(await collect(path)).toEqual(bytes);
-    await readSession(readFrom(path), expected, () => {});
+    await readSession(readFrom(path), expected, noReader);
   });
 
   it('is replaced, with its permissions; a link to it stays', async () => {
@@ -104,7 +104,7 @@ describe('a stream', () => {
         cancelled = true;
       },
     });
-    await expect(readSession(readFrom(source), expected, () => {})).rejects.toThrow(/claims|follow/);
+    await expect(readSession(readFrom(source), expected, noReader)).rejects.toThrow(/claims|follow/);
     expect(cancelled).toBe(true);
   });
 

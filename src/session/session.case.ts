@@ -1,6 +1,13 @@
 /** A small session for tests: pages of 4 tokens, leaves of 32 bytes. */
 import { type CacheRecord, encodeRecord, readRecords } from '../store/record.ts';
-import { type ExpectedSession, readSession, type Session, type SessionContent, writeSession } from './session-file.ts';
+import {
+  type ExpectedSession,
+  readSession,
+  type Session,
+  type SessionContent,
+  type SessionReader,
+  writeSession,
+} from './session-file.ts';
 import type { SessionIdentity } from './session-manifest.ts';
 import type { Signer } from './session-signature.ts';
 
@@ -18,7 +25,10 @@ export const expected: ExpectedSession = {
   ...{ identity, pageTokens: 4, sinkTokens: 2, tailTokens: 6, maxTokens: 100, vocab: 1000 },
   ...{ leafBytes: 32, sinkBytes: 16 },
   tailBytes: tokens => 8 * tokens,
+  windowBytes: 0,
+  windowPages: () => 0,
   isValidLeaf: () => true,
+  isValidWindowPage: () => true,
 };
 
 export interface SmallSession extends SessionContent {
@@ -54,14 +64,20 @@ export async function* chunksOf(bytes: Uint8Array, size = 64): AsyncGenerator<Ui
   for (let at = 0; at < bytes.length; at += size) yield bytes.subarray(at, at + size);
 }
 
+/** Takes blocks, and forgets them. */
+export const noReader: SessionReader = { addLeaf() {}, addWindowPage() {} };
+
 /** With the leaves in an array. */
 export async function decodeSession(
   bytes: Uint8Array,
   { limits = expected, chunkBytes = 64 }: { limits?: ExpectedSession; chunkBytes?: number } = {},
 ): Promise<Session & { leaves: Uint8Array[] }> {
   const leaves: Uint8Array[] = [];
-  const { isSigned: _, ...session } = await readSession(chunksOf(bytes, chunkBytes), limits, (leaf, index) => {
-    leaves[index] = leaf;
+  const { isSigned: _, ...session } = await readSession(chunksOf(bytes, chunkBytes), limits, {
+    ...noReader,
+    addLeaf(leaf, index) {
+      leaves[index] = leaf;
+    },
   });
   return { ...session, leaves };
 }

@@ -4,7 +4,7 @@
  *   0   4 bytes   "kvrc"
  *   4   u32       crc32c of all bytes of the record after this field
  *   8   u16       format version, 1; all numbers are little-endian
- *   10  u16       kind: 1 manifest, 2 leaf, 3 sinks, 4 tail, 5 hmac
+ *   10  u16       kind: 1 manifest, 2 leaf, 3 sinks, 4 tail, 5 hmac, 6 window page
  *   12  u32       length of the payload in bytes
  *   16  32 bytes  key; kind and key together name a record
  *   48  payload
@@ -17,10 +17,10 @@ import { formatCount } from '../util/units.ts';
 import { crc32c } from './crc32c.ts';
 import { KEY_BYTES, type LeafKey } from './leaf-key.ts';
 
-export type RecordKind = 'manifest' | 'leaf' | 'sinks' | 'tail' | 'hmac';
+export type RecordKind = 'manifest' | 'leaf' | 'sinks' | 'tail' | 'hmac' | 'window';
 
 /** By number, from 1 on. */
-const RECORD_KINDS: readonly RecordKind[] = ['manifest', 'leaf', 'sinks', 'tail', 'hmac'];
+const RECORD_KINDS: readonly RecordKind[] = ['manifest', 'leaf', 'sinks', 'tail', 'hmac', 'window'];
 
 export interface CacheRecord {
   kind: RecordKind;

@@ -60,6 +60,8 @@ interface Options {
   /** A factor for the scores. */
   scale?: number;
   softcap?: number;
+  /** One per query head. */
+  sinkLogits?: readonly number[];
 }
 
 interface Inputs {
@@ -101,6 +103,7 @@ export async function runAttention(
     window,
     scale = 1,
     softcap,
+    sinkLogits,
   }: Options = {},
 ) {
   const total = chunks.reduce((a, b) => a + b, 0);
@@ -120,6 +123,8 @@ export async function runAttention(
     overflow: slideAt === undefined ? 'error' : 'slide',
   });
   const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.createTensor(total, n * headDim));
+  const logits = sinkLogits && device.createTensor(1, heads);
+  if (logits) device.writeRows(logits, 0, Float32Array.from(sinkLogits));
   const [keys, normal] = [random.keys, random.values].map(x =>
     x.map((value, i) => (i < sink * kvHeads * headDim ? value * sinkScale : value)),
   );
@@ -137,7 +142,7 @@ export async function runAttention(
       if (run.sealedPages > 0 && run.position === run.sealedPages * made.shape.pageTokens + recent) {
         const page = run.sealedPages - 1;
         const leaf = view.leaves[page - view.firstLeaf];
-        device.seal(0, [{ view, page, leaf }]);
+        device.seal(0, [{ view, page }]);
         sealed.push(device.readBlock(leaf));
         if (leaves) device.writeBlock(leaf, leaves[page]);
       }
@@ -149,7 +154,11 @@ export async function runAttention(
       device.append(0, k, v, [{ ...run, view, row }]);
       const left = Math.max(0, run.count - lastRows);
       const last = { count: run.count - left, position: run.position + left, row: row + left };
-      device.attend(0, q, out, [{ ...run, ...last, view }], { scale: scale / Math.sqrt(headDim), softcap });
+      device.attend(0, q, out, [{ ...run, ...last, view }], {
+        scale: scale / Math.sqrt(headDim),
+        softcap,
+        sinkLogits: logits,
+      });
       for (let i = 0; i < last.count; i++) attended.push(last.row + i);
     }
     sequence.commit(count);
@@ -247,6 +256,8 @@ export async function runSmallOperations(d: Device): Promise<Float32Array> {
   d.rope(out, rows, 64, angles);
   d.gate(out, up, rows, 'silu');
   d.gate(out, up, rows, 'gelu');
+  d.rmsNorm(x, rows, weight, 1e-5, out, true);
+  d.gate(out, up, rows, 'clamped');
   d.softcap(out, rows, 0.5);
   d.rmsNorm(x, rows, weight, 0.1, out, true);
   d.copyRows(out, 2, x, 0, 1);

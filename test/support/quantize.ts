@@ -3,7 +3,7 @@
  * superblock types are random codes, scaled to the wanted RMS, since a quantizer for them is long.
  */
 import { toF16 } from '../../src/kernel/float.ts';
-import { iq4Levels } from '../../src/kernel/weights/blocks.ts';
+import { e2m1Levels, iq4Levels } from '../../src/kernel/weights/blocks.ts';
 import { dequantize } from '../../src/kernel/weights/dequantize.ts';
 import { type WeightType, weightBytes, weightFormats } from '../../src/kernel/weights/types.ts';
 import type { Random } from './random.ts';
@@ -41,6 +41,12 @@ function quantizeMinMax(values: Float32Array, bits: number) {
   const inverse = scale === 0 ? 0 : 1 / scale;
   return { scale, min, codes: Array.from(values, x => clamp(Math.round((x - min) * inverse), 0, 2 ** bits - 1)) };
 }
+
+const nearestLevels = (values: Float32Array, scale: number, levels: Int8Array) =>
+  Array.from(values, value => {
+    const x = scale === 0 ? 0 : value / scale;
+    return levels.reduce((best, level, i) => (Math.abs(level - x) < Math.abs(levels[best] - x) ? i : best), 0);
+  });
 
 const encoders: Partial<Record<WeightType, EncodeBlock>> = {
   F16: (values, bytes) => setF16(bytes, 0, values[0]),
@@ -81,14 +87,16 @@ const encoders: Partial<Record<WeightType, EncodeBlock>> = {
   },
   IQ4_NL: (values, bytes) => {
     const scale = extreme(values) / iq4Levels[0];
-    const nearest = (x: number) =>
-      iq4Levels.reduce((best, level, i) => (Math.abs(level - x) < Math.abs(iq4Levels[best] - x) ? i : best), 0);
     setF16(bytes, 0, scale);
-    setNibbles(
-      Array.from(values, x => nearest(scale === 0 ? 0 : x / scale)),
-      bytes,
-      2,
-    );
+    setNibbles(nearestLevels(values, scale, iq4Levels), bytes, 2);
+  },
+  MXFP4: (values, bytes) => {
+    for (let b = 0; b < 2; b++) {
+      const block = values.subarray(32 * b, 32 * b + 32);
+      const exponent = Math.max(-128, Math.ceil(Math.log2(Math.abs(extreme(block)) / 12)));
+      bytes[17 * b] = exponent + 128;
+      setNibbles(nearestLevels(block, 2 ** exponent, e2m1Levels), bytes, 17 * b + 1);
+    }
   },
 };
 

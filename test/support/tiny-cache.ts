@@ -8,7 +8,7 @@ import type { Sequence, SequenceRun } from '../../src/cache/sequence.ts';
 import type { Block, Device } from '../../src/kernel/device.ts';
 import { fromF16 } from '../../src/kernel/float.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
-import { tailBlockTokens } from '../../src/kernel/visibility.ts';
+import { firstVisible, pageBlock, tailBlockTokens } from '../../src/kernel/visibility.ts';
 
 export const PAGE = 4;
 /** Tests without an engine have no passes to wait for. */
@@ -24,6 +24,8 @@ const identity = {
 };
 const layer = { keys: identity, values: identity } as unknown as LayerCodecs;
 export const LEAF = leafLayout([layer]);
+/** With a second layer, which sees only the last tokens. */
+export const windowedLeaf = (window: number) => leafLayout([layer, layer], { windows: [undefined, window] });
 /** In two-tier mode. */
 export const TWO_TIER_LEAF = leafLayout([layer], { exact: layer });
 /** The same, with a tensor for the errors of pages. */
@@ -87,6 +89,9 @@ export function tokenValues(salt: string, ids: readonly number[]): number[][] {
   });
 }
 
+/** What a layer makes of the values of tokens, so that layers differ. */
+const layerValue = (value: number, layer: number): number => (value + 7 * layer) % 2048;
+
 const scratch = createJsDevice();
 
 /** Adds tokens as a pass of the model does, in one chunk. */
@@ -94,16 +99,19 @@ export function appendTokens(device: Device, sequence: Sequence, tokens: readonl
   const runs = sequence.plan(tokens.length);
   const values = tokenValues(sequence.salt, [...sequence.ids, ...tokens]).slice(sequence.length);
   const { view, exactView } = sequence;
-  const [k, v] = [0, DIMS].map(first => {
-    const tensor = scratch.createTensor(tokens.length, DIMS);
-    scratch.writeRows(tensor, 0, Float32Array.from(values.flatMap(row => row.slice(first, first + DIMS))));
-    return tensor;
-  });
-  for (const run of runs) {
-    const page = run.sealedPages - 1;
-    for (const one of exactView ? [view, exactView] : [view])
-      if (run.sealsPage) device.seal(0, [{ view: one, page, leaf: one.leaves[page - one.firstLeaf] }]);
-    device.append(0, k, v, [{ ...run, view }]);
+  for (const layer of view.shape.layers.keys()) {
+    const [k, v] = [0, DIMS].map(first => {
+      const tensor = scratch.createTensor(tokens.length, DIMS);
+      const rows = values.flatMap(row => row.slice(first, first + DIMS)).map(value => layerValue(value, layer));
+      scratch.writeRows(tensor, 0, Float32Array.from(rows));
+      return tensor;
+    });
+    for (const run of runs) {
+      const page = run.sealedPages - 1;
+      for (const one of exactView ? [view, exactView] : [view])
+        if (run.sealsPage) device.seal(layer, [{ view: one, page }]);
+      device.append(layer, k, v, [{ ...run, view }]);
+    }
   }
   sequence.commit(tokens.length, tokens);
   return runs;
@@ -121,11 +129,11 @@ export function appendAll(device: Device, sequence: Sequence, tokens: readonly n
 
 const bytesOf = (block: Block) => (block as Block & { data: Uint8Array<ArrayBuffer> }).data;
 
-/** Keys and values at one index of a block of the tail, or of the sinks. */
-function f16Row(block: Block, tokens: number, index: number): number[] {
+/** Keys and values of a layer at one index of a block of the tail, or of the sinks. */
+function f16Row(block: Block, tokens: number, index: number, layer: number): number[] {
   const words = new Uint16Array(bytesOf(block).buffer);
   return [0, 1].flatMap(side =>
-    Array.from({ length: DIMS }, (_, j) => fromF16(words[(side * tokens + index) * DIMS + j])),
+    Array.from({ length: DIMS }, (_, j) => fromF16(words[((2 * layer + side) * tokens + index) * DIMS + j])),
   );
 }
 
@@ -136,27 +144,33 @@ export function expectContents({ view, exactView, salt, ids, length }: Sequence,
   const { sinks, tailTokens, layers } = view.shape;
   const expected = tokenValues(salt, tokens);
   const sealedEnd = (view.firstLeaf + view.leaves.length) * PAGE;
-  const tailRow = (n: number): number[] => {
-    const index = n % tailTokens;
-    const block = view.tail[Math.floor(index / TAIL_BLOCK)];
-    return block ? f16Row(block, TAIL_BLOCK, index % TAIL_BLOCK) : [];
+  const wrongIn = (layer: number): number[] => {
+    const { keyOffset, valueOffset, window } = layers[layer];
+    const tailRow = (n: number): number[] => {
+      const index = n % tailTokens;
+      const block = view.tail[Math.floor(index / TAIL_BLOCK)];
+      return block ? f16Row(block, TAIL_BLOCK, index % TAIL_BLOCK, layer) : [];
+    };
+    const read = (n: number): number[] => {
+      if (n < sinks) return f16Row(view.sinkBlock, sinks, n, layer);
+      if (n >= sealedEnd) return tailRow(n);
+      if (n < view.firstLeaf * PAGE) return [];
+      const page = pageBlock(view, layer, Math.floor(n / PAGE));
+      if (!page) return [];
+      return [keyOffset, valueOffset].flatMap(offset => [
+        ...new Float32Array(bytesOf(page).buffer, offset + 4 * DIMS * (n % PAGE), DIMS),
+      ]);
+    };
+    const isWritten = (n: number, row: number[]) =>
+      row.length > 0 && row.every((x, i) => x === layerValue(expected[n][i], layer));
+    return tokens.flatMap((_, n) => {
+      // Sinks stay when the pages around them are dropped. Until their own page is sealed, they are in the tail, too.
+      const isVisible = n < sinks || n >= Math.max(view.firstLeaf * PAGE, firstVisible(sealedEnd, window));
+      const isRight = isWritten(n, read(n)) && (n < sealedEnd || isWritten(n, tailRow(n)));
+      return isVisible && !isRight ? [n] : [];
+    });
   };
-  const read = (n: number): number[] => {
-    if (n < sinks) return f16Row(view.sinkBlock, sinks, n);
-    if (n >= sealedEnd) return tailRow(n);
-    if (n < view.firstLeaf * PAGE) return [];
-    const leaf = bytesOf(view.leaves[Math.floor(n / PAGE) - view.firstLeaf]);
-    return [layers[0].keyOffset, layers[0].valueOffset].flatMap(offset => [
-      ...new Float32Array(leaf.buffer, offset + 4 * DIMS * (n % PAGE), DIMS),
-    ]);
-  };
-  const isWritten = (n: number, row: number[]) => row.length > 0 && row.every((x, i) => x === expected[n][i]);
-  const wrong = tokens.flatMap((_, n) => {
-    // Sinks stay when the pages around them are dropped. Until their own page is sealed, they are in the tail, too.
-    const isVisible = n < sinks || n >= view.firstLeaf * PAGE;
-    const isRight = isWritten(n, read(n)) && (n < sealedEnd || isWritten(n, tailRow(n)));
-    return isVisible && !isRight ? [n] : [];
-  });
+  const wrong = [...layers.keys()].flatMap(wrongIn);
   // `expect` takes longer than all of the above.
   if (wrong.length > 0) expect(wrong, 'positions with the values of another text').toEqual([]);
 }

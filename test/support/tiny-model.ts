@@ -32,6 +32,8 @@ export interface TinyOptions {
   longRope?: boolean;
   /** Mixture of experts: how many, and how many per row. Default: none, or [8, 2] where the architecture always has them. */
   experts?: readonly [count: number, used: number];
+  /** Type of the experts' matrices, if it is another one. */
+  expertType?: WeightType;
   /** Whether to write a byte-level vocabulary; default true. */
   vocabulary?: boolean;
   /** Additional or replaced metadata; undefined removes a key. */
@@ -50,44 +52,46 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   const [q, kv] = [heads * headDim, kvHeads * headDim];
   const projections: Record<string, number> =
     (options.fusedQkv ?? architecture === 'phi3') ? { attn_qkv: q + 2 * kv } : { attn_q: q, attn_k: kv, attn_v: kv };
+  const expertType = options.expertType ?? type;
   const random = seeded(seed);
   const tensors: WriterTensor[] = [];
-  const matrix = (name: string, inputs: number, outputs: number, gain = 1, experts?: number) => {
-    const shape = experts ? [inputs, outputs, experts] : [inputs, outputs];
+  const tensor = (name: string, type: WeightType, shape: readonly number[], size: number, mean = 0) => {
     const values = shape.reduce((a, b) => a * b);
-    tensors.push({ name, type, shape, data: randomWeights(type, values, gain / Math.sqrt(inputs), random) });
+    tensors.push({ name, type, shape, data: randomWeights(type, values, size, random, mean) });
   };
+  const matrix = (name: string, inputs: number, outputs: number, gain = 1) =>
+    tensor(name, type, [inputs, outputs], gain / Math.sqrt(inputs));
   const vector = (name: string, length: number, size: number, mean: number) =>
-    tensors.push({ name, type: 'F32', shape: [length], data: randomWeights('F32', length, size, random, mean) });
+    tensor(name, 'F32', [length], size, mean);
 
-  const router = (name: string, experts: number) =>
-    tensors.push({
-      name: `${name}.weight`,
-      type: 'F32',
-      shape: [width, experts],
-      data: randomWeights('F32', width * experts, 1 / Math.sqrt(width), random),
-    });
+  /** A matrix of the feed-forward network or of the router, and its bias if there are biases everywhere. */
+  const inner = (name: string, type: WeightType, [inputs, ...outputs]: readonly number[], gain = 1) => {
+    tensor(`${name}.weight`, type, [inputs, ...outputs], gain / Math.sqrt(inputs));
+    if (traits.bias === 'everywhere') tensor(`${name}.bias`, 'F32', outputs, 0.2);
+  };
 
   matrix('token_embd.weight', width, vocab, Math.sqrt(width));
   for (let i = 0; i < layers; i++) {
     const layer = `blk.${i}.`;
     if (norms !== 'outputs') vector(`${layer}attn_norm.weight`, width, 0.1, 1);
     for (const [name, rows] of Object.entries(projections)) matrix(`${layer}${name}.weight`, width, rows);
-    if (options.bias ?? traits.bias === 'always')
+    if (options.bias ?? (traits.bias !== undefined && traits.bias !== 'optional'))
       for (const [name, rows] of Object.entries(projections)) vector(`${layer}${name}.bias`, rows, 0.2, 0);
     if (traits.qkNorm) {
       const [q, k] = traits.qkNorm === 'row' ? [heads, kvHeads] : [1, 1];
       vector(`${layer}attn_q_norm.weight`, q * headDim, 0.2, 1);
       vector(`${layer}attn_k_norm.weight`, k * headDim, 0.2, 1);
     }
-    matrix(`${layer}attn_output.weight`, heads * headDim, width, 0.5);
+    inner(`${layer}attn_output`, type, [heads * headDim, width], 0.5);
     if (norms !== 'inputs') vector(`${layer}post_attention_norm.weight`, width, 0.1, 1);
-    if (norms !== 'outputs') vector(`${layer}ffn_norm.weight`, width, 0.1, 1);
-    const inner = (name: string) => `${layer}ffn_${name}${experts ? '_exps' : ''}.weight`;
-    if (experts) router(`${layer}ffn_gate_inp`, experts[0]);
-    if (!traits.fusedGateUp) matrix(inner('gate'), width, ffn, 1, experts?.[0]);
-    matrix(inner('up'), width, traits.fusedGateUp ? 2 * ffn : ffn, 1, experts?.[0]);
-    matrix(inner('down'), ffn, width, 0.5, experts?.[0]);
+    if (traits.sinkLogits) vector(`${layer}attn_sinks.weight`, heads, 1, 0);
+    if (norms !== 'outputs') vector(`${layer}${traits.ffnNorm ?? 'ffn_norm'}.weight`, width, 0.1, 1);
+    if (experts) inner(`${layer}ffn_gate_inp`, 'F32', [width, experts[0]]);
+    const ofExperts = experts?.slice(0, 1) ?? [];
+    const innerName = (name: string) => `${layer}ffn_${name}${experts ? '_exps' : ''}`;
+    if (!traits.fusedGateUp) inner(innerName('gate'), expertType, [width, ffn, ...ofExperts]);
+    inner(innerName('up'), expertType, [width, traits.fusedGateUp ? 2 * ffn : ffn, ...ofExperts]);
+    inner(innerName('down'), expertType, [ffn, width, ...ofExperts], 0.5);
     if (norms !== 'inputs') vector(`${layer}post_ffw_norm.weight`, width, 0.1, 1);
   }
   vector('output_norm.weight', width, 0.1, 1);

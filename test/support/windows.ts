@@ -1,4 +1,4 @@
-/** Attention within windows and with capped scores: what every device is tested for. */
+/** Attention within windows, with capped scores and with sink logits: what every device is tested for. */
 import { expect } from 'vitest';
 import type { Device } from '../../src/kernel/device.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
@@ -19,13 +19,17 @@ const WINDOWS = [7, 32, 150];
 /** Large scores, so that the cap matters. */
 export const CAPPED = { scale: 4, softcap: 2 };
 
+/** Less and more than the scores of tokens. */
+const SINK_LOGITS = [-9, 0, 2, 5, 20, 1];
+
 type Options = Parameters<typeof runAttention>[3];
 
 /** Outputs of the device against js, relative to the norm of a value. */
 export async function expectWindowsLikeJs(device: Device, setting: AttentionCase, tolerance: number): Promise<void> {
   const full = { ...SHAPE, ...setting };
   const chunks = full.pageTokens > 32 ? LARGE_CHUNKS : CHUNKS;
-  for (const options of [...WINDOWS.map(window => ({ window })), CAPPED, { ...CAPPED, window: 50 }]) {
+  const sinkLogits = Array.from({ length: full.heads }, (_, head) => SINK_LOGITS[head % SINK_LOGITS.length]);
+  for (const options of [...WINDOWS.map(window => ({ window })), CAPPED, { ...CAPPED, window: 50, sinkLogits }]) {
     const js = await runAttention(createJsDevice(), full, chunks, { lastRows: 1, ...options });
     const found = await runAttention(device, full, chunks, { lastRows: 3, leaves: js.leaves, ...options });
     const errors = js.attended.map(row => worstHeadError(found.outputs[row], js.outputs[row], full.headDim, js.values));

@@ -299,7 +299,7 @@ describe('scores of packed keys', () => {
     device.append(0, k, v, [{ view, row: 0, count: pageTokens, position: 0, sealedPages: 0 }]);
     sequence.commit(pageTokens);
     sequence.plan(1);
-    device.seal(0, [{ view, page: 0, leaf: view.leaves[0] }]);
+    device.seal(0, [{ view, page: 0 }]);
     const next = { view, count: 1, position: pageTokens, sealedPages: 1 };
     device.append(0, k, v, [{ ...next, row: pageTokens }]);
     device.attend(0, q, out, [{ ...next, row: 0 }], { scale: 1 / 8 });

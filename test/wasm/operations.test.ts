@@ -4,6 +4,7 @@ import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import type { Device } from '../../src/kernel/device.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import { dequantize } from '../../src/kernel/weights/dequantize.ts';
+import { isQuantized } from '../../src/kernel/weights/split.ts';
 import { weightTypes } from '../../src/kernel/weights/types.ts';
 import { relativeError, runSmallOperations } from '../support/attention.ts';
 import { matrix } from '../support/matrix.ts';
@@ -57,7 +58,7 @@ describe.each([
         return 2 * sum + bias[o];
       });
       expect(relativeError(await device.readRows(out, r), expected)).toBeLessThan(
-        /^[QI]/.test(type) ? tolerance : FLOAT,
+        isQuantized(type) ? tolerance : FLOAT,
       );
     }
     // A row has the same bits alone and in a batch.

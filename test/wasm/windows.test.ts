@@ -44,6 +44,22 @@ describe('js', () => {
   });
 });
 
+it('js includes sink logits in the softmax', async () => {
+  const sinkLogits = [-1e9, 0, 1, 2, 3, 30];
+  const run = (options: Parameters<typeof runAttention>[3]) =>
+    runAttention(createJsDevice(), { ...SHAPE, spec: 'f16' }, [3], options);
+  const [{ outputs, queries, keys }, { outputs: without }] = [await run({ sinkLogits }), await run({})];
+  const { headDim } = SHAPE;
+  // The first row sees one token, whose weight is 1 without sinks.
+  sinkLogits.forEach((logit, head) => {
+    const [query, key] = [queries.subarray(head * headDim), keys.subarray(Math.floor(head / 3) * headDim)];
+    const score = Array.from({ length: headDim }, (_, i) => query[i] * key[i]).reduce((a, b) => a + b);
+    const weight = 1 / (1 + Math.exp(logit - score / Math.sqrt(headDim)));
+    const [found, full] = [outputs[0], without[0]].map(row => row.subarray(head * headDim, (head + 1) * headDim));
+    for (let i = 0; i < headDim; i++) expect(found[i]).toBeCloseTo(weight * full[i], 3);
+  });
+});
+
 describe('wasm', () => {
   it.each([
     ['f16', 1e-3],

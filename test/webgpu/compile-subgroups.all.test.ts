@@ -93,7 +93,8 @@ suite(`kernels for subgroups of 32 lanes compile (not run)${typeof found === 'st
       const domain = { headDim, codedDim: headDim, heads: 8, kvHeads: 2, ...flags, mean, centered: mean };
       for (const int8 of [false, true]) {
         expect(await compile(transformQueryOneSubgroup(domain, int8, true))).toEqual([]);
-        expect(await compile(combineSplitsHadamard(domain, int8, true))).toEqual([]);
+        for (const sinkLogits of [false, true])
+          expect(await compile(combineSplitsHadamard(domain, { int8, sinkLogits }, true))).toEqual([]);
         const plain = { ...domain, matrix: false, signs: false };
         expect(await compile(transformQueryOneSubgroup(plain, int8, true))).toEqual([]);
       }

@@ -148,7 +148,7 @@ describeGpu('attention', () => {
     sequence.commit(pageTokens);
     sequence.plan(1);
     await device.ensureMemory([sequence.view]);
-    device.seal(0, [{ view: sequence.view, page: 0, leaf: sequence.view.leaves[0] }]);
+    device.seal(0, [{ view: sequence.view, page: 0 }]);
     const [weight, normed] = [device.createTensor(1, heads * headDim), device.createTensor(2, heads * headDim)];
     // As if many pages had been dropped: the RoPE table of twice as many pages is larger than an upload may be.
     const firstLeaf = 4096;

@@ -91,7 +91,7 @@ async function attendRows(device: WebGpuDevice, made: KvCodec, shape: Shape, cou
     const runs = sequence.plan(count);
     await device.ensureMemory([sequence.view]);
     for (const run of runs) {
-      if (run.sealedPages > 0) device.seal(0, [{ view: sequence.view, page: 0, leaf: sequence.view.leaves[0] }]);
+      if (run.sealedPages > 0) device.seal(0, [{ view: sequence.view, page: 0 }]);
       const own = [{ ...run, view: sequence.view }];
       device.append(0, k, v, own);
       device.attend(0, q, out, own, { scale: 1 });

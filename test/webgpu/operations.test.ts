@@ -52,7 +52,7 @@ describeGpu('fused operations', () => {
         return (await Promise.all([a, b, c, g, y, h].map(readAll))).flat();
       };
       const floats = normals(createRandom(7), 40 * 96);
-      for (const activation of ['silu', 'gelu'] as const)
+      for (const activation of ['silu', 'gelu', 'clamped'] as const)
         expect(await run(true, activation)).toEqual(await run(false, activation));
     },
   );

@@ -5,6 +5,8 @@ import {
   type Activation,
   type AttendOptions,
   type Block,
+  CLAMP,
+  CLAMPED_SLOPE,
   type Device,
   GELU_CUBIC,
   GELU_LINEAR,
@@ -16,7 +18,7 @@ import {
   type Tensor,
 } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
-import { firstCodedRow, firstVisible, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
+import { firstCodedRow, firstVisible, pageBlock, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { attendHead, capped, type Segment } from './attend.ts';
@@ -72,8 +74,8 @@ export function createJsDevice(): Device {
     addExperts,
     rope,
     gate(gate, up, rows, activation) {
-      const [g, u, activate] = [floats(gate), floats(up), activations[activation]];
-      for (let i = 0; i < rows * gate.cols; i++) g[i] = activate(g[i]) * u[i];
+      const [g, u, gated] = [floats(gate), floats(up), gates[activation]];
+      for (let i = 0; i < rows * gate.cols; i++) g[i] = gated(g[i], u[i]);
     },
     softcap(x, rows, softcap) {
       const data = floats(x);
@@ -94,9 +96,15 @@ export function createJsDevice(): Device {
   };
 }
 
-const activations: Record<Activation, (x: number) => number> = {
-  silu: x => x / (1 + Math.exp(-x)),
-  gelu: x => x / (1 + Math.exp(-(GELU_LINEAR * x + GELU_CUBIC * x ** 3))),
+const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
+
+const gates: Record<Activation, (gate: number, up: number) => number> = {
+  silu: (x, up) => x * sigmoid(x) * up,
+  gelu: (x, up) => x * sigmoid(GELU_LINEAR * x + GELU_CUBIC * x ** 3) * up,
+  clamped(gate, up) {
+    const x = Math.min(gate, CLAMP);
+    return x * sigmoid(CLAMPED_SLOPE * x) * (Math.max(-CLAMP, Math.min(CLAMP, up)) + 1);
+  },
 };
 
 function rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {
@@ -193,7 +201,7 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, options: Atte
   const segments: Segment[] = [];
   const firstPage = Math.floor(firstVisible(run.position, window) / pageTokens);
   for (let page = Math.max(view.firstLeaf, firstPage); page < run.sealedPages; page++) {
-    const leaf = raw(view.leaves[page - view.firstLeaf]);
+    const leaf = raw(pageBlock(view, layer, page));
     const start = page * pageTokens;
     segments.push({
       keys,
@@ -219,6 +227,7 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, options: Atte
       addF16(sinks, 0, sinkCount);
       mergeStates(total, attendHead(query, visible, head, { headDim, kvHeads, ...options }));
       addF16(tail, sealedTokens, position + 1);
+      if (options.sinkLogits) mergeStates(total, { ...emptyState(headDim), m: floats(options.sinkLogits)[h], l: 1 });
       floats(out).set(attentionOutput(total), offset);
     }
   }
@@ -252,7 +261,7 @@ function attendF16(
   return state;
 }
 
-function seal(layer: number, { view, page, leaf }: SealRequest): void {
+function seal(layer: number, { view, page }: SealRequest): void {
   const { headDim, kvHeads, pageTokens } = view.shape;
   const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
   const start = page * pageTokens;
@@ -269,7 +278,7 @@ function seal(layer: number, { view, page, leaf }: SealRequest): void {
         for (let j = 0; j < headDim; j++) x[(t * kvHeads + head) * headDim + j] = fromF16(vector[j]);
       }
     }
-    const bytes = raw(leaf).subarray(offset, offset + codec.pageBytes);
+    const bytes = raw(pageBlock(view, layer, page)).subarray(offset, offset + codec.pageBytes);
     codec.encode(x, pageTokens, bytes, start);
     if (!view.errors || !codec.squaredError) continue;
     const { rows, cols } = view.errors;

@@ -5,7 +5,15 @@
 import type { AttendOptions, Block, KvRun, KvView, SealRequest, Tensor } from '../device.ts';
 import { floatBits } from '../float.ts';
 import { tracksError } from '../page-layout.ts';
-import { firstCodedRow, firstVisible, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
+import {
+  firstCodedRow,
+  firstVisible,
+  pageBlock,
+  pagesOf,
+  skippedTokens,
+  tailBlockTokens,
+  visibleSinks,
+} from '../visibility.ts';
 import { type CodecModules, createCodecModules } from './codec-modules.ts';
 import { type AttentionShape, PAGES_PER_SPLIT } from './kernels/attend.ts';
 import type { CodecModule } from './kernels/codec-module.ts';
@@ -30,8 +38,8 @@ const MAX_RUN_TASKS = 4;
 /** Before all positions, also relative to the last page. */
 const NO_WINDOW = -(2 ** 30);
 
-/** Factor and softcap of the scores as the bits of f32. */
-type ScoreBits = Record<keyof AttendOptions, number>;
+/** Factor and softcap of the scores as the bits of f32, and the address of the sink logits. */
+type ScoreArgs = Record<keyof AttendOptions, number>;
 
 /** Rows of a run that attend together, and what they need. */
 interface RunPart extends KvRun {
@@ -100,12 +108,16 @@ export class Attention {
   }
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void {
-    const bits = { scale: floatBits(options.scale), softcap: floatBits(options.softcap ?? 0) };
+    const score = {
+      scale: floatBits(options.scale),
+      softcap: floatBits(options.softcap ?? 0),
+      sinkLogits: options.sinkLogits ? addressOf(options.sinkLogits) : 0,
+    };
     const limit = this.memories.main.capacity / STATES_DIVISOR;
     let parts: RunPart[] = [];
     let bytes = 0;
     const attendParts = () => {
-      if (parts.length > 0) this.attendParts(layer, q, out, parts, bits);
+      if (parts.length > 0) this.attendParts(layer, q, out, parts, score);
       parts = [];
       bytes = 0;
     };
@@ -162,7 +174,7 @@ export class Attention {
   }
 
   /** In three jobs: transform the queries, attend to the pages, combine their splits with the sinks and the tail. */
-  private attendParts(layer: number, q: Tensor, out: Tensor, parts: readonly RunPart[], bits: ScoreBits): void {
+  private attendParts(layer: number, q: Tensor, out: Tensor, parts: readonly RunPart[], score: ScoreArgs): void {
     const total = { rows: 0, queries: 0, states: 0, floats: 0, tables: 0 };
     for (const { view, firstPage, sealedPages, count, queryBytes, stateBytes, floatBytes } of parts) {
       total.rows += count;
@@ -179,7 +191,7 @@ export class Attention {
     const putTable = this.tableWriter(total.tables);
     const leafTables = new Map<KvView, number>();
     const leafTableOf = (view: KvView): number => {
-      const table = leafTables.get(view) ?? putTable(view.leaves.map(addressOf));
+      const table = leafTables.get(view) ?? putTable(pagesOf(view, layer).map(block => (block ? addressOf(block) : 0)));
       leafTables.set(view, table);
       return table;
     };
@@ -190,9 +202,9 @@ export class Attention {
       const blockTokens = tailBlockTokens(pageTokens);
       const rows = addressOf(q) + 4 * row * q.cols;
       if (pages > 0) {
-        const args = { q: rows, qStride: 4 * q.cols, out: queries, rows: count, scale: bits.scale };
+        const args = { q: rows, qStride: 4 * q.cols, out: queries, rows: count, scale: score.scale };
         jobs.prepare.push(task(module.transformQuery, Math.min(count, 4 * this.pool.threads), args));
-        this.pushPageTasks(jobs.attend, layer, part, queries, states, leafTableOf(view), bits.softcap);
+        this.pushPageTasks(jobs.attend, layer, part, queries, states, leafTableOf(view), score.softcap);
       }
       /** A block of f16 as the kernel expects them: f16, or f32 for many rows. */
       const unsealed = (block: Block, tokens: number, to: number) => {
@@ -227,7 +239,7 @@ export class Attention {
           out: addressOf(out) + 4 * row * out.cols,
           outStride: 4 * out.cols,
           rows: count,
-          ...bits,
+          ...score,
         }),
       );
       queries += count * part.queryBytes;
@@ -295,7 +307,7 @@ export class Attention {
     const errors = this.memories.scratch('errors', 8 * kvHeads * requests.length);
     const putTable = this.tableWriter(requests.reduce((sum, { view }) => sum + 2 * view.tail.length, 0));
     const errorsOf = (request: number, side: number) => errors + 4 * kvHeads * (2 * request + side);
-    const tasks = requests.flatMap(({ view, page, leaf }, i): Task[] => {
+    const tasks = requests.flatMap(({ view, page }, i): Task[] => {
       const { pageTokens, tailTokens, layers } = view.shape;
       const { keys, values, keyOffset, valueOffset } = layers[layer];
       const module = this.codecModules.moduleOf(keys.layout, values.layout);
@@ -310,7 +322,7 @@ export class Attention {
             tailTokens,
             pageStart: (page * pageTokens) % tailTokens,
             firstCodedRow: firstCodedRow(view.shape, page),
-            page: addressOf(leaf) + offset,
+            page: addressOf(pageBlock(view, layer, page)) + offset,
             pageRope,
             errors: errorsOf(i, side),
           });

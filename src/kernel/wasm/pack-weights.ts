@@ -42,6 +42,7 @@ export const packedFormats: Record<WeightType, PackedFormat> = {
   Q6_K: { bits: 8, group: 16, mins: false, sevenBitOffset: 32 },
   Q8_0: { bits: 8, group: 32, mins: false },
   IQ4_NL: { bits: 8, group: 32, mins: false },
+  MXFP4: { bits: 8, group: 32, mins: false, sevenBitOffset: 16 },
 };
 
 export const scaleBytes = ({ group, mins }: PackedFormat) => (32 / group) * 8 * (mins ? 2 : 1);

@@ -3,7 +3,7 @@
  * to bound the buffer of partial states.
  */
 import type { KvRun } from '../device.ts';
-import { firstVisible, skippedTokens, visibleSinks } from '../visibility.ts';
+import { firstVisible, pagesOf, skippedTokens, visibleSinks } from '../visibility.ts';
 import { PAGES_PER_WORKGROUP } from './kernels/four-subgroups/page-relative.ts';
 import { F16_TOKENS_PER_ROUND } from './kernels/sources.ts';
 import type { GpuBlock } from './pool.ts';
@@ -52,14 +52,13 @@ interface TableOptions {
   tile: number;
   pagesPerSplit: number;
   maxStates: number;
-  /** Of the layer. */
-  window?: number;
+  layer: number;
 }
 
 /** An item is one workgroup: a row or tile of rows, and a split of pages or F16_SPLIT_TOKENS f16 tokens. */
 export function buildAttentionTable(
   runs: readonly KvRun[],
-  { tile, pagesPerSplit: split, maxStates, window }: TableOptions,
+  { tile, pagesPerSplit: split, maxStates, layer }: TableOptions,
 ): AttentionTable {
   const words: number[] = [];
   const put = (lines: readonly (readonly number[])[]): Range => {
@@ -90,7 +89,8 @@ export function buildAttentionTable(
 
   for (const run of runs) {
     const { view, row, count, position, sealedPages } = run;
-    const { pageTokens } = view.shape;
+    const { pageTokens, layers } = view.shape;
+    const { window } = layers[layer];
     const pageCount = sealedPages - view.firstLeaf;
     /** How many of the pages are before the window of row r. */
     const unreadPages = (r: number) => {
@@ -98,7 +98,9 @@ export function buildAttentionTable(
       return Math.min(pageCount, Math.max(0, first - view.firstLeaf));
     };
     // A split that begins before all windows has another page there, which is masked.
-    const slots = view.leaves.slice(unreadPages(0), pageCount).map(leaf => (leaf as GpuBlock).slot);
+    const slots = pagesOf(view, layer)
+      .slice(unreadPages(0), pageCount)
+      .map(page => (page as GpuBlock).slot);
     const list = put([[...Array<number>(unreadPages(0)).fill(slots[0]), ...slots]]).word;
     const tail = put([tailSlots(view)]).word;
     const sealedTokens = sealedPages * pageTokens;

@@ -1,8 +1,8 @@
 /** Attention: work tables, dispatches over pages, tails and sinks, and the combination of their partial states. */
 
-import type { AttendOptions, KvLayer, KvRun, KvView, Tensor } from '../device.ts';
+import type { AttendOptions, Block, KvLayer, KvRun, KvView, Tensor } from '../device.ts';
 import type { PageLayout } from '../page-layout.ts';
-import { tailBlockTokens } from '../visibility.ts';
+import { pagesOf, tailBlockTokens } from '../visibility.ts';
 import { type AttentionTable, type Batch, buildAttentionTable, type WorkItems } from './attention-table.ts';
 import { type AttentionVariant, selectVariant, type VariantOptions } from './attention-variant.ts';
 import type { GpuCodec } from './codecs.ts';
@@ -137,16 +137,16 @@ export class Attention {
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void {
     for (const group of groupByLayout(runs)) {
-      const { keys, values, window } = group[0].view.shape.layers[layer];
+      const { keys, values } = group[0].view.shape.layers[layer];
       const [key, value] = [this.codecOf(keys.layout), this.codecOf(values.layout)];
       const variant = this.variantFor(key, value);
       // Before the table is placed: an upload may submit, which clears the arena.
       const angles = key.layout.ropeFrequencies && this.pageAngleBuffer(key, group);
-      // The blocks of all views are in the same pools, but a short sequence has no leaves to find their pool by.
-      const { view } = group.find(({ view }) => view.leaves.length > 0) ?? group[0];
-      const { table } = this.placeTable(group, variant, window);
+      // The blocks of all views are in the same pools, but a short sequence has no pages to find their pool by.
+      const { view } = group.find(({ view }) => firstPage(view, layer)) ?? group[0];
+      const { table } = this.placeTable(group, variant, layer);
       for (const batch of table.batches) {
-        const { word } = this.placeTable(group, variant, window);
+        const { word } = this.placeTable(group, variant, layer);
         this.attendBatch(layer, q, out, view, { key, value, variant, angles }, batch, word, options);
       }
     }
@@ -168,16 +168,16 @@ export class Attention {
   private placeTable(
     runs: readonly KvRun[],
     { tile, pagesPerSplit }: AttentionVariant,
-    window: number | undefined,
+    layer: number,
   ): { table: AttentionTable; word: number } {
     const cachedTables = this.tables.get(runs) ?? new Map<string, { table: AttentionTable; placed?: ArenaTable }>();
     this.tables.set(runs, cachedTables);
-    const key = `${pagesPerSplit} ${window}`;
+    const key = `${pagesPerSplit} ${runs[0].view.shape.layers[layer].window}`;
     let cached = cachedTables.get(key);
     if (!cached) {
       const stateBytes = 4 * this.heads * stateFloats(2 * this.shape.headDim);
       const maxStates = Math.floor(Math.min(MAX_STATE_BYTES, this.options.maxBindingBytes) / stateBytes);
-      cached = { table: buildAttentionTable(runs, { tile, pagesPerSplit, maxStates, window }) };
+      cached = { table: buildAttentionTable(runs, { tile, pagesPerSplit, maxStates, layer }) };
       cachedTables.set(key, cached);
     }
     this.gpu.reserveArena(cached.table.words.byteLength);
@@ -206,7 +206,7 @@ export class Attention {
     { key, value, variant, angles }: { key: GpuCodec; value: GpuCodec; variant: AttentionVariant; angles?: GPUBuffer },
     batch: Batch,
     word: number,
-    { scale, softcap = 0 }: AttendOptions,
+    { scale, softcap = 0, sinkLogits }: AttendOptions,
   ): void {
     const { shape } = view;
     const { kvHeads, headDim } = this.shape;
@@ -240,7 +240,7 @@ export class Attention {
       return { kernel, params: [word, first, ...variant.f16Loops, ...layouts, scale, softcap], buffers };
     });
     if (batch.pageStates > 0) {
-      const { pool } = gpuBlock(view.leaves[0]);
+      const { pool } = gpuBlock(firstPage(view, layer)!);
       const bound: Record<string, GPUBuffer | undefined> = {
         data: this.gpu.arena,
         queries,
@@ -281,17 +281,20 @@ export class Attention {
     const tables = [value.signs ?? value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Quantized in the same kernel where heads are whole blocks.
     const floats = bufferForWriting(out);
-    const int8 = headDim % BLOCK === 0 ? int8ForWriting(out) : [];
+    // With sink logits the kernel has no buffers left for that.
+    const int8 = headDim % BLOCK === 0 && !sinkLogits ? int8ForWriting(out) : [];
+    if (sinkLogits) tables.push(bufferOf(sinkLogits));
     const buffers = [this.gpu.arena, states, f16States, ...tables, floats, ...int8];
     const { group, subgroupSize } = this.shape;
     const { count } = batch.rows;
     const batchSize = batchSizeOf(count);
     const codecTransform = this.transformOf(value);
+    const options = { int8: int8.length > 0, sinkLogits: sinkLogits !== undefined };
     const make = () =>
       value.signs
-        ? combineSplitsHadamard(codecTransform, int8.length > 0, subgroupSize === LANES)
-        : combineSplits(codecTransform, int8.length > 0, batchSize);
-    const kernel = this.cachedKernel(`combine splits ${int8.length} ${batchSize}`, value, value, make);
+        ? combineSplitsHadamard(codecTransform, options, subgroupSize === LANES)
+        : combineSplits(codecTransform, options, batchSize);
+    const kernel = this.cachedKernel(`combine splits ${Object.values(options)} ${batchSize}`, value, value, make);
     const groups = [value.signs ? this.heads : this.heads / headsPerWorkgroup(group), count];
     this.gpu.run(kernel, [word, batch.rows.word], buffers, groups);
   }
@@ -389,6 +392,9 @@ export class Attention {
     return buffer;
   }
 }
+
+/** The first page of a layer that is there. */
+const firstPage = (view: KvView, layer: number): Block | undefined => pagesOf(view, layer).find(page => page);
 
 /** Groups runs whose sequences share codecs and windows. */
 function groupByLayout(runs: readonly KvRun[]): readonly (readonly KvRun[])[] {

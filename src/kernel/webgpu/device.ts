@@ -240,7 +240,10 @@ export class WebGpuDevice implements Device {
 
   /** Waits only for the pools of these views. A pool that is already growing may have to grow again. */
   private async growFor(views: readonly KvBlocks[]): Promise<void> {
-    const blocks = views.flatMap(({ tail, sinkBlock, leaves }) => [...tail, sinkBlock, ...leaves]);
+    const blocks = views.flatMap(({ tail, sinkBlock, leaves, windowPages = [] }) => [
+      ...[...tail, sinkBlock, ...leaves],
+      ...windowPages,
+    ]);
     for (const block of blocks.filter(block => block !== undefined) as GpuBlock[])
       while (!block.pool.hasMemory(block)) await block.pool.grow();
   }

@@ -53,7 +53,7 @@ export function codecKernels(layer: KvLayer, rows: number, options: DumpOptions)
     const [q, k, v, out] = [heads, kvHeads, kvHeads, heads].map(n => device.createTensor(rows, n * headDim));
     const runs: KvRun[] = [{ view, row: 0, count: rows, position: pageTokens, sealedPages: 1 }];
     await device.ensureMemory([view]);
-    device.seal(0, [{ view, page: 0, leaf }]);
+    device.seal(0, [{ view, page: 0 }]);
     device.append(0, k, v, runs);
     device.attend(0, q, out, runs, { scale: 1 / Math.sqrt(headDim) });
   });

@@ -64,7 +64,7 @@ interface FusedOps {
 
 /** What fused projections do with their results: write them, append them to a tail as well, or multiply gate and up. */
 type Epilogue = 'out' | 'tail' | Activation;
-const EPILOGUES: readonly Epilogue[] = ['out', 'tail', 'silu', 'gelu'];
+const EPILOGUES: readonly Epilogue[] = ['out', 'tail', 'silu', 'gelu', 'clamped'];
 
 /** A kernel for several projections, and the rows per workgroup. */
 interface FusedGemv {

@@ -5,7 +5,7 @@
 
 import type { PageCodec, SealRequest } from '../device.ts';
 import { type PageLayout, tracksError } from '../page-layout.ts';
-import { firstCodedRow } from '../visibility.ts';
+import { firstCodedRow, pageBlock } from '../visibility.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu } from './gpu.ts';
 import type { Kernel } from './kernel.ts';
@@ -48,7 +48,7 @@ export class Sealing {
   }
 
   seal(layer: number, requests: readonly SealRequest[]): void {
-    for (const group of groupRequests(requests)) {
+    for (const group of groupRequests(layer, requests)) {
       const { keys, values, part, keyOffset, valueOffset } = group[0].view.shape.layers[layer];
       this.sealSide(layer, group, { codec: keys, side: 0, part, offset: 0 });
       this.sealSide(layer, group, { codec: values, side: 1, part, offset: valueOffset - keyOffset });
@@ -78,15 +78,15 @@ export class Sealing {
     const y = gpu.scratch('vectors to seal', 4 * words.y * requests.length);
     const codes = gpu.scratch('codes', 4 * words.codes * requests.length);
     const scalars = gpu.scratch('scalars', 4 * words.scalars * requests.length);
-    const table = this.writeTable(requests, layout, part, offset);
-    const [{ view, leaf }] = requests;
+    const table = this.writeTable(layer, requests, layout, part, offset);
+    const [{ view, page }] = requests;
     const tail = tailPool(view)!;
     const tables = [gpuCodec.encode, gpuCodec.mean].filter(buffer => buffer !== undefined);
     const transformGroups = [pageTokens / tokensPerWorkgroup(this.shape), kvHeads, requests.length];
     const transformBuffers = [gpu.arena, tail.buffers[layer], ...tables, y];
     const transformParams = [table, tail.strides[layer], side, view.shape.tailTokens];
     gpu.run(steps.transform, transformParams, transformBuffers, transformGroups);
-    const leafPool = gpuBlock(leaf).pool.buffers[part];
+    const leafPool = gpuBlock(pageBlock(view, layer, page)).pool.buffers[part];
     if (steps.storeMeans)
       gpu.run(
         steps.storeMeans,
@@ -115,7 +115,13 @@ export class Sealing {
    * WORDS_PER_REQUEST words per page; the rotations of page-relative keys and the slots of the tails are before them.
    * Returns its place in the arena.
    */
-  private writeTable(requests: readonly SealRequest[], layout: PageLayout, part: number, offset: number): number {
+  private writeTable(
+    layer: number,
+    requests: readonly SealRequest[],
+    layout: PageLayout,
+    part: number,
+    offset: number,
+  ): number {
     const { gpu } = this;
     const starts = requests.map(({ page }) => page * this.shape.pageTokens);
     const frequencies = [...(layout.ropeFrequencies ?? [])];
@@ -128,8 +134,8 @@ export class Sealing {
     gpu.reserveArena(rotations.byteLength + 4 * (WORDS_PER_REQUEST + length) * requests.length + 512 * requests.length);
     const rotation = rotations.length > 0 ? gpu.writeToArena(rotations).word : 0;
     const { word: list } = gpu.writeToArena(lists.flat());
-    const words = requests.flatMap(({ view, page, leaf }, i) => {
-      const { pool, slot } = gpuBlock(leaf);
+    const words = requests.flatMap(({ view, page }, i) => {
+      const { pool, slot } = gpuBlock(pageBlock(view, layer, page));
       const first = firstCodedRow(view.shape, page);
       const rotationAt = rotation + 2 * frequencies.length * i;
       return [list + length * i, starts[i], first, rotationAt, slot * pool.strides[part] + offset];
@@ -142,17 +148,18 @@ export class Sealing {
 const bytesToPack = ({ meansOffset }: PageLayout, pageBytes: number) => meansOffset ?? pageBytes;
 
 /** Requests of one plan whose blocks are in the same pools, at most MAX_PAGES together. */
-function groupRequests(requests: readonly SealRequest[]): SealRequest[][] {
+function groupRequests(layer: number, requests: readonly SealRequest[]): SealRequest[][] {
   const groups: SealRequest[][] = [];
+  const poolOf = ({ view, page }: SealRequest) => gpuBlock(pageBlock(view, layer, page)).pool;
   for (const request of requests) {
-    const { view, leaf } = request;
+    const { view } = request;
     const group = groups.find(
       ([first, ...rest]) =>
         rest.length + 1 < MAX_PAGES &&
         first.view.shape.layers === view.shape.layers &&
         first.view.shape.tailTokens === view.shape.tailTokens &&
         tailPool(first.view) === tailPool(view) &&
-        gpuBlock(first.leaf).pool === gpuBlock(leaf).pool,
+        poolOf(first) === poolOf(request),
     );
     if (group) group.push(request);
     else groups.push([request]);

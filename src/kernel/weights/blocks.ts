@@ -93,3 +93,19 @@ export const splitIQ4_NL: SplitFunction = (halves, at, { codes, words, scales })
   nibbles(halves, at + 1, words, 0);
   for (let i = 0; i < 32; i++) codes[i] = iq4Levels[codes[i]];
 };
+
+/** Twice the values of a four-bit float, without its sign: two bits of exponent, one of mantissa. */
+const e2m1Magnitudes = [0, 1, 2, 3, 4, 6, 8, 12];
+export const e2m1Levels = Int8Array.from([...e2m1Magnitudes, ...e2m1Magnitudes.map(x => -x)]);
+
+/** Two blocks of: 0 scale (a power of two: its exponent plus 127), 1-16 nibbles, four-bit floats. */
+export const splitMXFP4: SplitFunction = (halves, at, { codes, scales }) => {
+  for (let b = 0; b < 2; b++) {
+    scales[b] = 2 ** (byteAt(halves, at, 17 * b) - 128);
+    for (let i = 0; i < 16; i++) {
+      const pair = byteAt(halves, at, 17 * b + 1 + i);
+      codes[32 * b + i] = e2m1Levels[pair & 15];
+      codes[32 * b + 16 + i] = e2m1Levels[pair >> 4];
+    }
+  }
+};

@@ -18,6 +18,7 @@ export const splitters: Record<QuantizedType, blocks.SplitFunction> = {
   Q5_K: superblocks.splitQ5_K,
   Q6_K: superblocks.splitQ6_K,
   IQ4_NL: blocks.splitIQ4_NL,
+  MXFP4: blocks.splitMXFP4,
 };
 
 /** Number of values that share a scale. */

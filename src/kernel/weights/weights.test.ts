@@ -25,6 +25,7 @@ const errorBudget: Partial<Record<WeightType, number>> = {
   Q4_1: 0.1,
   Q4_0: 0.11,
   IQ4_NL: 0.11,
+  MXFP4: 0.16,
 };
 
 describe('weights', () => {

@@ -87,8 +87,6 @@ const INFILL = {
     texts: ['<|fim_middle|>', '<fim-middle>', '<fim_middle>', '<｜fim▁end｜>', '<MID>', '▁<MID>', '<|code_middle|>'],
   },
 };
-// gpt-oss's channel format: not control tokens, so that decoded text includes them.
-const ALWAYS_VISIBLE = ['<|channel|>', '<|message|>', '<|start|>', '<|constrain|>'];
 
 const KINDS = new Map<string, Vocab['kind']>([
   ['gpt2', 'bpe'],
@@ -194,10 +192,6 @@ function collectEosIds(
     eosIds.add(id);
     types[id] = TokenType.control;
   }
-  for (const text of ALWAYS_VISIBLE) {
-    const id = idByText.get(text);
-    if (id !== undefined) types[id] = TokenType.userDefined;
-  }
   for (const id of idsFromFile) if (id !== undefined) eosIds.add(id);
 
   // In Gemma 4's vocabulary </s> is the tag of HTML.
@@ -211,10 +205,7 @@ function collectEosIds(
   const has = (text: string) => idByText.has(text);
   const end = idByText.get('<|end|>');
   const hasCall = has('<|call|>') || has('<|calls|>');
-  if (end !== undefined && hasCall && (has('<|return|>') || has('<|flush|>'))) {
-    eosIds.delete(end);
-    types[end] = TokenType.userDefined;
-  }
+  if (end !== undefined && hasCall && (has('<|return|>') || has('<|flush|>'))) eosIds.delete(end);
   return eosIds;
 }
 

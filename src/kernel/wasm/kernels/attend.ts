@@ -215,7 +215,8 @@ function maskFirst(k: Kernel, scores: I32, group: number, pageTokens: number, sk
  * Merges the sinks, the states of the pages after the inverse transform, and the tail; then writes the output. `sinks` are
  * the layer's keys, `size` bytes per value; its values follow them. `tail` is a table of the addresses of the same in the
  * blocks of the tail. Row r sees no token before `windowStart` + r, which may be negative. `scale` and `softcap` are the
- * bits of an f32.
+ * bits of an f32. `sinkLogits` has one logit per query head, or is 0; with it the state begins as that of a token whose value
+ * is zero.
  */
 export function combineSplits(
   name: string,
@@ -229,10 +230,11 @@ export function combineSplits(
   const blockTokens = tailBlockTokens(pageTokens);
   const { codedDim } = values;
   const sources = ['states', 'pages', 'sinks', 'sinkTokens', 'sinkCount', 'tail', 'tailTokens', 'tailStart'] as const;
-  const outputs = ['out', 'outStride', 'rows', 'scale', 'softcap'] as const;
+  const outputs = ['out', 'outStride', 'rows', 'scale', 'softcap', 'sinkLogits'] as const;
   const k = new Kernel(chunked(name, 'q', 'qStride', ...sources, 'position', 'windowStart', ...outputs));
   const { states, pages, sinks, sinkTokens, sinkCount, tail, tailTokens, tailStart } = k.params;
-  const { q, qStride, position, windowStart, out, outStride, rows, scale, softcap, chunk, chunks, thread } = k.params;
+  const { q, qStride, position, windowStart, out, outStride, rows, scale, softcap, sinkLogits } = k.params;
+  const { chunk, chunks, thread } = k.params;
   const rowShape = { size, dims: headDim, heads: group, stride: pageTokens, relaxed: shape.relaxed };
   const stride = stateBytes(headDim);
   const codedStride = stateBytes(codedDim);
@@ -249,6 +251,13 @@ export function combineSplits(
     const row = k.i32(i32.divU(unit, kvHeads));
     scaleQueries(k, shape, index(q, qStride, row), head, factor, queries);
     for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
+    k.if(sinkLogits, () => {
+      for (let g = 0; g < group; g++) {
+        const logit = f32.load(index(sinkLogits, 4, head, [group, g]));
+        k.do(f32.store(state, f32.mul(logit, f32.const(Math.LOG2E)), g * stride));
+        k.do(f32.store(state, f32.const(1), g * stride + 4));
+      }
+    });
     const firstVisible = k.i32(i32.add(windowStart, row));
 
     /** Keys or values of the head, in a block of `capacity` tokens. */

@@ -1,5 +1,5 @@
 /** RMS norm, RoPE, gates of feed-forward networks and f16 conversion. Tensors are contiguous rows of f32. */
-import { type Activation, GELU_CUBIC, GELU_LINEAR } from '../../device.ts';
+import { type Activation, CLAMP, CLAMPED_SLOPE, GELU_CUBIC, GELU_LINEAR } from '../../device.ts';
 import { f32, f32x4, i32, index, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { chunkRange, exp, f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
@@ -74,7 +74,10 @@ export function rope(): Kernel {
 const logit: Record<Activation, (x: V128) => V128> = {
   silu: x => x,
   gelu: x => f32x4.mul(x, f32x4.add(f32x4.const(GELU_LINEAR), f32x4.mul(f32x4.mul(x, x), f32x4.const(GELU_CUBIC)))),
+  clamped: x => f32x4.mul(x, f32x4.const(CLAMPED_SLOPE)),
 };
+
+const atMostClamp = (x: V128) => f32x4.min(f32x4.const(CLAMP), x);
 
 /** gate = activation(gate) * up. */
 export const gateSignature = (activation: Activation) => chunked(`gate ${activation}`, 'gate', 'up', 'values');
@@ -83,10 +86,13 @@ export function gate(activation: Activation): Kernel {
   const { gate, up, values, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, values, 4, chunk, chunks);
   const g = k.v128();
+  const isClamped = activation === 'clamped';
   k.for(i32.mul(from, 4), i32.mul(to, 4), 16, i => {
-    k.set(g, v128.load(i32.add(gate, i)));
+    const [x, y] = [v128.load(i32.add(gate, i)), v128.load(i32.add(up, i))];
+    k.set(g, isClamped ? atMostClamp(x) : x);
+    const factor = isClamped ? f32x4.add(f32x4.max(f32x4.const(-CLAMP), atMostClamp(y)), f32x4.const(1)) : y;
     const sigmoid = f32x4.div(f32x4.const(1), f32x4.add(f32x4.const(1), exp(k, f32x4.neg(logit[activation](g)))));
-    k.do(v128.store(i32.add(gate, i), f32x4.mul(f32x4.mul(g, sigmoid), v128.load(i32.add(up, i)))));
+    k.do(v128.store(i32.add(gate, i), f32x4.mul(f32x4.mul(g, sigmoid), factor)));
   });
   return k;
 }

@@ -6,7 +6,7 @@
  *   stats   per block: the scale (f32), and the sums of the codes of both halves (two i16), for minima and zero points
  */
 
-import { type Activation, GELU_CUBIC, GELU_LINEAR } from '../../device.ts';
+import { type Activation, CLAMP, CLAMPED_SLOPE, GELU_CUBIC, GELU_LINEAR } from '../../device.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { BLOCK } from '../weights.ts';
 import { each } from './snippets.ts';
@@ -69,11 +69,19 @@ fn main(group: vec3u, lane: u32) {
 }`,
 };
 
-const logit: Record<Activation, string> = { silu: 'x', gelu: `x * (${GELU_LINEAR} + ${GELU_CUBIC} * x * x)` };
+const logit: Record<Activation, string> = {
+  silu: 'x',
+  gelu: `x * (${GELU_LINEAR} + ${GELU_CUBIC} * x * x)`,
+  clamped: `x * ${CLAMPED_SLOPE}`,
+};
 
-/** x sigmoid(logit(x)). exp overflows past 80, where the quotient is 0 anyway. */
-export const activate = (activation: Activation) =>
-  `fn activate(x: f32) -> f32 { return x / (1.0 + exp(min(-(${logit[activation]}), 80.0))); }`;
+/** `gated(gate, up)`: x sigmoid(logit(x)) * y. exp overflows past 80, where the quotient is 0 anyway. */
+export const gated = (activation: Activation) => /* wgsl */ `
+fn gated(gate: f32, up: f32) -> f32 {
+  let x = ${activation === 'clamped' ? `min(gate, ${CLAMP}.0)` : 'gate'};
+  let y = ${activation === 'clamped' ? `clamp(up, -${CLAMP}.0, ${CLAMP}.0) + 1.0` : 'up'};
+  return x / (1.0 + exp(min(-(${logit[activation]}), 80.0))) * y;
+}`;
 
 /** gate = activation(gate) * up. `int8`: quantized too. */
 export const gate = (activation: Activation, int8: boolean): Kernel => ({
@@ -83,13 +91,14 @@ export const gate = (activation: Activation, int8: boolean): Kernel => ({
   buffers: [readBuffer('up', 'vec4f'), writeBuffer('gate', 'vec4f'), ...(int8 ? int8Buffers : [])],
   size: SIZE,
   body: /* wgsl */ `
-${activate(activation)}
+${gated(activation)}
 ${int8 ? toInt8(SIZE) : ''}
 fn main(group: vec3u, lane: u32) {
   let at = (group.y * 65535 + group.x) * ${SIZE} + lane;
   let live = at < p.fours;
   let g = gate[min(at, p.fours - 1)];
-  let y = vec4f(activate(g.x), activate(g.y), activate(g.z), activate(g.w)) * up[min(at, p.fours - 1)];
+  let u = up[min(at, p.fours - 1)];
+  let y = vec4f(gated(g.x, u.x), gated(g.y, u.y), gated(g.z, u.z), gated(g.w, u.w));
   if (live) { gate[at] = y; }
   ${int8 ? 'to_int8(y, at, lane, live);' : ''}
 }`,

@@ -6,7 +6,7 @@
 import type { Activation } from '../../device.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { ROW_TILE } from '../weights.ts';
-import { activate, int8Block, int8Buffers, toInt8 } from './activations.ts';
+import { gated, int8Block, int8Buffers, toInt8 } from './activations.ts';
 import {
   accumulateSplits,
   addSplits,
@@ -124,7 +124,7 @@ ${integerWeights(m.format, 2)}
 ${int8Term(m.format, 'xstats')}
 ${input.text}
 ${splitStart}
-${activate(activation)}
+${gated(activation)}
 ${toInt8(size)}
 var<workgroup> sums0: array<f32, ${SPLIT_K * rows * ROW_TILE}>;
 var<workgroup> sums1: array<f32, ${SPLIT_K * rows * ROW_TILE}>;
@@ -135,7 +135,7 @@ fn main(group: vec3u, lane: u32) {
   ${input.call}
   ${accumulateSplits(options, 'group.x', ['0', '1'])}
   workgroupBarrier();
-  for (var at = lane; at < ${rows * ROW_TILE}; at += ${size}) { sums0[at] = activate(add_sums0(at)) * add_sums1(at); }
+  for (var at = lane; at < ${rows * ROW_TILE}; at += ${size}) { sums0[at] = gated(add_sums0(at), add_sums1(at)); }
   workgroupBarrier();
   let row = lane / ${ROW_TILE / 4};
   let four = 4 * min(lane, ${(rows * ROW_TILE) / 4 - 1}u);

@@ -200,12 +200,21 @@ export const stateFloats = (dim: number): number => 4 * Math.ceil(dim / 4) + 4;
 /** States whose factors are in workgroup memory at a time. */
 const STATES_AT_ONCE = 512;
 
+export interface CombineOptions {
+  /** Also writes the result as int8, for the next GEMV. */
+  int8: boolean;
+  /** The softmax includes one more logit per query head. */
+  sinkLogits: boolean;
+}
+
+export const combineName = (d: CodecTransform, { int8, sinkLogits }: CombineOptions) =>
+  `combine splits ${transformName(d)}${int8 ? ' int8' : ''}${sinkLogits ? ' sink logits' : ''}`;
+
 /**
  * Combines attention splits, one workgroup per row and some heads: merges the states of pages, transforms them back,
  * merges those of f16 tokens. Lanes are states while factors are computed, then vec4s of dims of every few states.
- * `int8`: also writes the result as int8, for the next GEMV.
  */
-export function combineSplits(d: CodecTransform, int8: boolean, batchSize: BatchSize): Kernel {
+export function combineSplits(d: CodecTransform, { int8, sinkLogits }: CombineOptions, batchSize: BatchSize): Kernel {
   const { terms, states: ahead } = PREFETCH[batchSize];
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const G = headsPerWorkgroup(heads / kvHeads);
@@ -268,7 +277,7 @@ export function combineSplits(d: CodecTransform, int8: boolean, batchSize: Batch
   }`;
   };
   return {
-    name: `combine splits ${transformName(d)}${int8 ? ' int8' : ''} ${batchSize}`,
+    name: `${combineName(d, { int8, sinkLogits })} ${batchSize}`,
     summary: 'Combines the attention splits of a row, merges pages with f16 tokens, and transforms the output back.',
     params: u32('table', 'rows'),
     buffers: [
@@ -276,6 +285,7 @@ export function combineSplits(d: CodecTransform, int8: boolean, batchSize: Batch
       readBuffer('states', 'vec4f'),
       readBuffer('f16_states', 'vec4f'),
       ...tables(d, D),
+      ...(sinkLogits ? [readBuffer('sink_logits', 'f32')] : []),
       writeBuffer('out', 'f32'),
       ...(int8 ? int8Buffers : []),
     ],
@@ -296,7 +306,8 @@ fn main(group: vec3u, lane: u32) {
   let part = lane % ${share};
   let live = lane < ${share * G};
   for (var i = lane; i < ${Math.ceil((G * C) / 4)}; i += ${TRANSFORM_WORKGROUP_SIZE}) { x[i] = vec4f(0.0); }
-  var m = -3e38;
+  ${sinkLogits ? `let sink_logit = sink_logits[group.x * ${G} + lane_head];` : ''}
+  var m = ${sinkLogits ? 'sink_logit' : '-3e38'};
   ${maxOfStates('states', C, 'data[at + 1]', 'data[at + 2]')}
   ${maxOfStates('f16_states', D, 'data[at + 3]', 'data[at + 4]')}
   m = reduce_head(lane, m, false);
@@ -318,7 +329,7 @@ fn main(group: vec3u, lane: u32) {
   }
   ${d.mean ? `for (var i = lane; i < ${G * D}; i += ${TRANSFORM_WORKGROUP_SIZE}) { ${at('y', 'i')} = fma(totals[i / ${D}], mean[kv * ${D} + i % ${D}], ${at('y', 'i')}); }` : ''}
   ${merge('f16_states', D, 'data[at + 3]', 'data[at + 4]', 'y')}
-  let all = reduce_head(lane, l, true);
+  let all = reduce_head(lane, l, true)${sinkLogits ? ' + exp(sink_logit - m)' : ''};
   if (part == 0 && live) { totals[lane_head] = all; }
   workgroupBarrier();
   let start = (row * ${heads} + group.x * ${G}) * ${D};

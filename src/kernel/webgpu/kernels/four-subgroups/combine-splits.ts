@@ -8,7 +8,7 @@ import { int8Buffers, toInt8 } from '../activations.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import { hadamard } from '../one-subgroup/transform-query.ts';
 import { each } from '../snippets.ts';
-import { type CodecTransform, ROW_WORDS, stateFloats, transformName } from '../transform.ts';
+import { type CodecTransform, type CombineOptions, combineName, ROW_WORDS, stateFloats } from '../transform.ts';
 import { SUBGROUPS, subgroupFunctions, WORKGROUP_SIZE } from './subgroup.ts';
 
 /** States prefetched per subgroup: pages have many, f16 tokens a few. */
@@ -16,7 +16,11 @@ const PREFETCH = { page: 8, f16: 1 };
 type Kind = keyof typeof PREFETCH;
 
 /** What `combineSplits` (../transform.ts) computes with a matrix. */
-export function combineSplitsHadamard(d: CodecTransform, int8: boolean, hasSubgroups: boolean): Kernel {
+export function combineSplitsHadamard(
+  d: CodecTransform,
+  { int8, sinkLogits }: CombineOptions,
+  hasSubgroups: boolean,
+): Kernel {
   const { headDim: D, heads, kvHeads } = d;
   const rotation = hadamard(D);
   const { rounds, active, all, dims } = rotation;
@@ -50,7 +54,7 @@ export function combineSplitsHadamard(d: CodecTransform, int8: boolean, hasSubgr
     l += ${pairwiseSum(SUBGROUPS, t => `subgroup_values[${t}]`)};
   }`;
   return {
-    name: `combine splits ${transformName(d)}${int8 ? ' int8' : ''} four subgroups${hasSubgroups ? ' subgroup ops' : ''}`,
+    name: `${combineName(d, { int8, sinkLogits })} four subgroups${hasSubgroups ? ' subgroup ops' : ''}`,
     summary: 'Combines the attention splits of a row, merges pages with f16 tokens, and rotates the output back.',
     params: u32('table', 'rows'),
     buffers: [
@@ -59,6 +63,7 @@ export function combineSplitsHadamard(d: CodecTransform, int8: boolean, hasSubgr
       readBuffer('f16_states', 'vec4f'),
       readBuffer('signs', 'f32'),
       ...(d.mean ? [readBuffer('mean', 'f32')] : []),
+      ...(sinkLogits ? [readBuffer('sink_logits', 'f32')] : []),
       writeBuffer('out', 'f32'),
       ...(int8 ? int8Buffers : []),
     ],
@@ -83,7 +88,7 @@ fn main(group: vec3u, local_index: u32) {
     ${loadStates('f16', 'f16_states', 'data[at + 3]', 'data[at + 4]')}
   }
   ${all(r => `let signs${r} = vec4f(${each(4, i => `signs[${dims(r, i)}]`, ', ')});`)}
-  var m = -3e38;
+  var m = ${sinkLogits ? 'sink_logits[head]' : '-3e38'};
   ${maxOfStates('states', 'data[at + 1]', 'data[at + 2]')}
   ${maxOfStates('f16_states', 'data[at + 3]', 'data[at + 4]')}
   m = reduce_max(vec4f(m)).x;
@@ -97,6 +102,7 @@ fn main(group: vec3u, local_index: u32) {
   ${all(r => `x${r} *= signs${r};`)}
   ${d.mean ? all(r => `x${r} = fma(vec4f(l), vec4f(${each(4, i => `mean[head / ${heads / kvHeads} * ${D} + ${dims(r, i)}]`, ', ')}), x${r});`) : ''}
   ${merge('f16', 'f16_states', 'data[at + 3]', 'data[at + 4]', 'x')}
+  ${sinkLogits ? 'l += exp(sink_logits[head] - m);' : ''}
   ${all(r => `x${r} /= l; if (subgroup == 0 && live) { ${each(4, i => `out[start + ${dims(r, i)}] = x${r}[${i}];`, ' ')} }`)}
   ${int8 ? all(r => `to_int8(x${r}, start / 4 + lane + ${r * LANES}, local_index, local_index < ${active});`) : ''}
 }`,

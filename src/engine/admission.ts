@@ -107,6 +107,9 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
     }
   };
 
+  const hasRoomFor = (pieces: readonly Piece<Task>[]): boolean =>
+    cache.makeRoom(pieces.reduce((sum, { request: task, rows }) => sum + task.sequence!.bytesFor(rows), 0));
+
   const start = (task: Task, sequence: Sequence) => {
     waiting.delete(task);
     running.add(task);
@@ -141,13 +144,18 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
     reserve(choose) {
       for (;;) {
         const pieces = choose();
-        const bytes = pieces.reduce((sum, { request: task, rows }) => sum + task.sequence!.bytesFor(rows), 0);
-        if (cache.makeRoom(bytes)) return pieces;
+        if (hasRoomFor(pieces)) return pieces;
         // What is in flight can make room only after it has landed.
         if ([...running].some(({ flights }) => flights > 0)) return [];
         const victim = chooseVictim([...running])!;
-        if (running.size === 1) fail([victim], new ContextError(TOO_SMALL));
-        else if (!preemptParked()) preempt(victim);
+        if (running.size > 1) {
+          if (!preemptParked()) preempt(victim);
+          continue;
+        }
+        // Pages that a pass leaves behind, in layers with a window, are freed after it: a short one needs the least room.
+        const short = pieces.map(piece => ({ ...piece, rows: Math.min(piece.rows, pageTokens) }));
+        if (hasRoomFor(short)) return short;
+        fail([victim], new ContextError(TOO_SMALL));
       }
     },
     remove(task) {

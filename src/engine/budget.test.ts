@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { parseSpec } from '../codec/spec.ts';
+import { createJsDevice } from '../kernel/js/device.ts';
+import { packedBytes } from '../kernel/wasm/pack-weights.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import type { ModelConfig } from '../model/model-config.ts';
 import { createPlan, planBytes } from '../plan/plan.ts';
@@ -22,14 +24,15 @@ const shape = { layers: 3, kvHeads: 2, headDim: 16, pageTokens: 16 };
 const plans = Object.fromEntries(['f16', 'tq4', 'tq3', 'tq2'].map(spec => [spec, createPlan(parseSpec(spec), shape)]));
 const tensors = new Map(
   [
-    { name: 'a', shape: [64, 256], bytes: 64 * 144 },
-    { name: 'b', shape: [64], bytes: 256 },
+    { name: 'a', type: 'Q4_0', shape: [64, 256] },
+    { name: 'b', type: 'F32', shape: [64] },
   ].map(tensor => [tensor.name, tensor as unknown as TensorInfo]),
 );
+const wasm = { name: 'wasm', matrixBytes: packedBytes } as const;
 const request = (parts: Partial<BudgetRequest> = {}): BudgetRequest => ({
   config,
   tensors,
-  device: { name: 'wasm' },
+  device: wasm,
   plan: plans.tq4,
   context: 1000,
   rows: 8,
@@ -43,12 +46,13 @@ describe('the memory budget', () => {
   it('counts weights, one cache of the whole context, and scratch', () => {
     const { plan, context } = request();
     const cache = planBytes(plan, context);
-    const weights = 64 * 144 + 256;
+    // Nibbles, and f16 scales and minima per 32 of them.
+    const weights = (256 * 64 * 20) / 32 + 4 * 64;
     expect(checkBudget(request(), unlimited)).toEqual({ weights, cache, scratch, total: weights + cache + scratch });
   });
 
   it('counts matrices as float32 on the js device', () => {
-    const { weights } = checkBudget(request({ device: { name: 'js' } }), unlimited);
+    const { weights } = checkBudget(request({ device: createJsDevice() }), unlimited);
     expect(weights).toBe(4 * (64 * 256 + 64));
   });
 
@@ -68,7 +72,7 @@ describe('the memory budget', () => {
       return bytes;
     };
     const { cache, total } = checkBudget(request(), unlimited);
-    const budget = checkBudget(request({ extra: 5000, device: { name: 'wasm', reserve } }), unlimited);
+    const budget = checkBudget(request({ extra: 5000, device: { ...wasm, reserve } }), unlimited);
     expect(budget.total).toBe(total + 5000);
     expect(reserved).toEqual([cache + scratch]);
   });
@@ -98,7 +102,7 @@ describe('the memory budget', () => {
   it('is refused if the device cannot reserve cache and scratch', () => {
     const { cache } = checkBudget(request(), unlimited);
     const reserve = (bytes: number) => bytes - 1;
-    const ask = () => checkBudget(request({ device: { name: 'webgpu', reserve } }), unlimited);
+    const ask = () => checkBudget(request({ device: { ...wasm, name: 'webgpu', reserve } }), unlimited);
     expect(ask).toThrow(CapacityError);
     expect(ask).toThrow(/^The webgpu device can hold .*With this model, a context of \d+ fits/);
     expect(ask).toThrow(formatBytes(cache));

@@ -13,7 +13,7 @@ import { formatBytes, formatCount } from '../util/units.ts';
 export interface BudgetRequest {
   config: ModelConfig;
   tensors: ReadonlyMap<string, TensorInfo>;
-  device: Pick<Device, 'name' | 'reserve'>;
+  device: Pick<Device, 'name' | 'reserve' | 'matrixBytes'>;
   plan: Plan;
   context: number;
   /** Max bytes of a cache that sequences share; `auto`: chosen here. Default: one sequence of `context` tokens. */
@@ -37,7 +37,7 @@ export interface Budget {
 function budgetOf(request: BudgetRequest): Budget {
   const { config, rows, extra = 0, guard = 0, kvMemory, plan, context } = request;
   const weights = weightBytes(request);
-  const cache = typeof kvMemory === 'number' ? kvMemory : planBytes(plan, context);
+  const cache = typeof kvMemory === 'number' ? kvMemory : planBytes(plan, context) + passBytes(plan, rows);
   const scratch = scratchBytes(config, rows) + guard + extra;
   return { weights, cache, scratch, total: weights + cache + scratch };
 }
@@ -113,13 +113,20 @@ function suggestions(request: BudgetRequest, room: number, option: OptionNames):
     : 'Use a smaller model, or close other programs.';
 }
 
-/** The js device stores matrices as float32; the others store them as they are in the file. */
+/** Norms and biases are float32; matrices take what the device makes of them. */
 function weightBytes({ tensors, device }: BudgetRequest): number {
   let bytes = 0;
-  for (const tensor of tensors.values())
-    bytes += device.name === 'js' ? 4 * tensor.shape.reduce((a, b) => a * b, 1) : tensor.bytes;
+  for (const { type, shape } of tensors.values()) {
+    const [cols, ...extents] = shape;
+    const rows = extents.reduce((a, b) => a * b, 1);
+    bytes += extents.length > 0 ? device.matrixBytes(type, rows, cols) : 4 * cols;
+  }
   return bytes;
 }
+
+/** Pages of layers with a window that one pass seals, before it has left others behind. */
+const passBytes = ({ leaf, pageTokens }: Plan, rows: number): number =>
+  Math.ceil(rows / pageTokens) * (leaf.windowPage?.bytes ?? 0);
 
 /** Creates the scratch on a device that only counts bytes. */
 function scratchBytes(config: ModelConfig, rows: number): number {

@@ -13,6 +13,8 @@ async function open(prefillChunk: number) {
   const file = await openModelFile(new Blob([writeGguf(tinyModel())]));
   const plan = createPlan(parseSpec(kv), { ...file.config, pageTokens: 16 });
   const engine = await loadEngine(file, { plan, context: 256 }, { device: 'js', prefillChunk });
+  // On a busy machine passes would become smaller.
+  Object.defineProperty(engine, 'batchSize', { value: { rows: prefillChunk, adapt() {} } });
   return { engine, sequence: () => engine.openSequence(plan, 256) };
 }
 

@@ -165,6 +165,8 @@ export interface Device {
   copyRows(from: Tensor, fromRow: number, to: Tensor, toRow: number, rows: number): void;
   /** Rows from `row` on, one by default, copied. */
   readRows(tensor: Tensor, row: number, count?: number): Promise<Float32Array<ArrayBuffer>>;
+  /** Bytes that a matrix of this type takes: some types are widened. */
+  matrixBytes(type: WeightType, rows: number, cols: number): number;
   /** Calls `fill` once for all rows, or several times for consecutive ranges of whole heads, each from byte `start` on. */
   loadWeights(
     type: WeightType,

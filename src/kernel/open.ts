@@ -3,7 +3,6 @@
 import { platform } from '../platform/node.ts';
 import { UnsupportedError } from '../util/errors.ts';
 import type { Device } from './device.ts';
-import { createJsDevice } from './js/device.ts';
 import { wasmSupport } from './wasm/support.ts';
 import { findAdapter } from './webgpu/adapter.ts';
 
@@ -77,7 +76,12 @@ const candidates: readonly Candidate[] = [
         : 'one thread: the page is not cross-origin isolated (serve it with the headers COOP and COEP)',
     open: async (shape, options) => (await import('./wasm/device.ts')).createWasmDevice({ ...shape, ...options }),
   },
-  { name: 'js', about: 'plain loops, slow', missing: async () => undefined, open: async () => createJsDevice() },
+  {
+    name: 'js',
+    about: 'plain loops, slow',
+    missing: async () => undefined,
+    open: async () => (await import('./js/device.ts')).createJsDevice(),
+  },
 ];
 
 export async function openDevice(

@@ -13,7 +13,7 @@ import { createProject, npm, readmeBlocks, root, runLine } from './package-proje
  * Size limits in MB, of which the demo's model and its profile are 9.3, the calibration text is 1.1, the web app .8, and
  * the bundles for pages .7. The dependencies of `kvasir serve` are 12 of those installed.
  */
-const BUDGET = { packed: 11.1, unpacked: 15.7, installed: 28.3 };
+const BUDGET = { packed: 11.2, unpacked: 16.1, installed: 28.7 };
 
 /** The oldest version in the README: our declarations use the type parameter that typed arrays got in it. */
 const OLDEST_TYPESCRIPT = '5.7.2';

@@ -2,7 +2,8 @@
 import { expect, it } from 'vitest';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { dequantize } from '../../src/kernel/weights/dequantize.ts';
-import { weightTypes } from '../../src/kernel/weights/types.ts';
+import { isQuantized } from '../../src/kernel/weights/split.ts';
+import { type WeightType, weightTypes } from '../../src/kernel/weights/types.ts';
 import { relativeError } from '../support/attention.ts';
 import { ALL_CASES, LONG_CASES, matrix } from '../support/matrix.ts';
 import { randomWeights } from '../support/quantize.ts';
@@ -15,7 +16,7 @@ const INT8_MATMUL = 0.012;
 const PRECISE_MATMUL = 7e-4;
 const FLOAT = 2e-5;
 
-const isFloat = (type: string) => !/^[QI]/.test(type);
+const isFloat = (type: WeightType) => !isQuantized(type);
 /** Float weights have float activations in either mode. */
 const CASES = weightTypes.flatMap(type => [
   [type, 'int8'] as const,

@@ -43,6 +43,7 @@ export function createJsDevice(): Device {
       floats(to).set(floats(from).subarray(fromRow * from.cols, (fromRow + rows) * from.cols), toRow * to.cols);
     },
     readRows: async (tensor, row, count = 1) => floats(tensor).slice(row * tensor.cols, (row + count) * tensor.cols),
+    matrixBytes: (_type, rows, cols) => 4 * rows * cols,
     async loadWeights(type: WeightType, rows: number, cols: number, fill): Promise<JsWeights> {
       const packed = new Uint8Array(weightBytes(type, rows * cols));
       await fill(packed, 0);

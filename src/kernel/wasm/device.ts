@@ -41,6 +41,7 @@ import {
 import { type Allocation, addressOf, Memories } from './memories.ts';
 import { type Heap, type MemoryLimits, openMemory } from './memory.ts';
 import { moduleBytes, type Signature } from './module.ts';
+import { packedBytes } from './pack-weights.ts';
 import { createPool, type Pool } from './pool.ts';
 import { CONTROL_WORDS } from './pool-workers.ts';
 import { Projections, projectionKernels } from './projections.ts';
@@ -186,6 +187,8 @@ class WasmDevice implements Device {
   copyBlock(from: Block, to: Block): void {
     this.writeBlock(to, this.memories.bytesAt(addressOf(from), from.bytes));
   }
+
+  matrixBytes = packedBytes;
 
   loadWeights(type: WeightType, rows: number, cols: number, fill: Fill): Promise<Weights> {
     return this.projections.loadWeights(type, rows, cols, fill);

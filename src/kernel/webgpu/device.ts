@@ -34,7 +34,7 @@ import { RowOperations } from './row-operations.ts';
 import { Sampling } from './sampling.ts';
 import { Sealing } from './sealing.ts';
 import { bufferForWriting, bufferOf, type GpuTensor, gpuBlock } from './tensor.ts';
-import { type GpuWeights, loadWeights, randomWeights } from './weights.ts';
+import { type GpuWeights, loadWeights, matrixBytes, randomWeights } from './weights.ts';
 
 export interface WebGpuOptions {
   headDim: number;
@@ -211,6 +211,8 @@ export class WebGpuDevice implements Device {
     this.flush();
     return this.sampling.sample(logits, requests);
   }
+
+  matrixBytes = matrixBytes;
 
   loadWeights(
     type: WeightType,

@@ -119,6 +119,12 @@ function allocateWeights(
   return { type, rows, cols, format, pieces, rowCodeBytes, rowScaleBytes };
 }
 
+/** Codes and scales of a matrix. */
+export function matrixBytes(type: WeightType, rows: number, cols: number): number {
+  const format = gpuFormat(type);
+  return padToRowTile(rows) * (cols / BLOCK) * (16 * vectorsPerBlock(format) + 2 * scalesPerBlock(format));
+}
+
 export async function loadWeights(
   gpu: Gpu,
   maxBindingBytes: number,

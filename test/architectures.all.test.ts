@@ -13,6 +13,7 @@ import type { DeviceName } from '../src/kernel/open.ts';
 import { findAdapter } from '../src/kernel/webgpu/adapter.ts';
 import { createPlan } from '../src/plan/plan.ts';
 import { arrayOf, typed, writeGguf } from './support/gguf-writer.ts';
+import { LONG_CASES } from './support/matrix.ts';
 import { seeded } from './support/random.ts';
 import { type TinyOptions, tinyModel } from './support/tiny-model.ts';
 
@@ -192,8 +193,8 @@ function divergence(expected: readonly number[][], logits: readonly Float32Array
   return sums.reduce((a, b) => a + b) / sums.length;
 }
 
-/** On the GPU: those that take operations of their own. The others run the same kernels as llama. */
-const ON_GPU = ['granite', 'olmo2', 'gemma2', 'gemma3', 'qwen3moe', 'olmoe', 'gpt-oss'];
+/** On the GPU: those that take operations of their own. The others run the same kernels as llama, or as one of these. */
+const ON_GPU = ['granite', 'olmo2', 'gemma2', 'gpt-oss', ...(LONG_CASES ? ['gemma3', 'qwen3moe', 'olmoe'] : [])];
 const hasGpu = typeof (await findAdapter()) !== 'string';
 
 describe('like llama.cpp', () => {

@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
 import { createHostStore } from '../src/store/host-store.ts';
 import { typed, writeGguf } from './support/gguf-writer.ts';
-import { itAll } from './support/matrix.ts';
+import { LONG_CASES } from './support/matrix.ts';
 import { tinyModel } from './support/tiny-model.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
@@ -106,7 +106,7 @@ describe('on wasm', () => {
 });
 
 describeGpu('on webgpu', () => {
-  itAll('the same text from the cache and without it', { timeout: 600_000 }, async () => {
+  it.skipIf(!LONG_CASES)('the same text from the cache and without it', { timeout: 600_000 }, async () => {
     await using model = await load({ device: 'webgpu' });
     await expectSameText(model);
   });

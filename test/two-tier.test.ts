@@ -42,7 +42,7 @@ function testDevice(device: 'js' | 'wasm' | 'webgpu') {
   // SwiftShader is slow.
   const length = device === 'webgpu' ? 36 : 90;
 
-  // test/shadow.test.ts reads the same pages on webgpu.
+  // test/shadow.all.test.ts reads the same pages on webgpu.
   it.skipIf(device === 'webgpu' && !LONG_CASES)(
     'has the text of an f16 cache, bit for bit, while nothing was spilled',
     async () => {

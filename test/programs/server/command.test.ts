@@ -85,7 +85,7 @@ describe('kvasir serve', () => {
     expect(printed()).toMatch(/engine restarting[\s\S]*engine ready again/);
   });
 
-  // `npm test` has an engine that hangs in test/engine-process.test.ts, and a server whose engine restarts above.
+  // test/programs/engine-process.all.test.ts has an engine that hangs, and a server whose engine restarts is above.
   it.skipIf(!ALL_CASES || !existsSync(children(process.pid)))(
     'restarts an engine that hangs, and says so',
     async () => {

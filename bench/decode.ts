@@ -44,7 +44,7 @@ export async function benchDecode(options: Options): Promise<void> {
   const specs = options.kv.split(',');
   const file = await openModelFile(options.model);
   const { layers, kvHeads } = file.config;
-  const cache = { plan: createPlan(parseSpec('f16'), file.config), context: Math.max(...depths) + 1024 };
+  const cache = { plan: createPlan(parseSpec('f16'), planShape(file)), context: Math.max(...depths) + 1024 };
   const engine = await loadEngine(file, cache, { device: 'wasm', threads, prefillChunk: PROMPT });
   await validate(engine, specs);
   const ours: Row[] = [];
@@ -115,7 +115,7 @@ async function measureSealing(engine: Engine, spec: string): Promise<number> {
   for (let i = 0; i < STEPS; i++) {
     const from = performance.now();
     for (let layer = 0; layer < engine.config.layers; layer++)
-      engine.device.seal(layer, [{ view: sequence.view, page: 0 }]);
+      engine.device.seal(layer, [{ view: sequence.view, page: sequence.view.leaves.length - 1 }]);
     best = Math.min(best, performance.now() - from);
   }
   sequence.dispose();

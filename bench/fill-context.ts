@@ -4,6 +4,7 @@ import { createCodec, learn, needsProfile } from '../src/codec/kv.ts';
 import { gaussianSamples } from '../src/codec/learned.ts';
 import { parseSpec, windowOf } from '../src/codec/spec.ts';
 import type { Engine } from '../src/engine/engine.ts';
+import type { KvView } from '../src/kernel/device.ts';
 import { createPlan, createPlanFromCodecs, type Plan, type PlanShape } from '../src/plan/plan.ts';
 
 export const promptTokens = (count: number, seed = 1) =>
@@ -11,14 +12,21 @@ export const promptTokens = (count: number, seed = 1) =>
 
 /** Extends a sequence that has sealed pages. */
 export async function fillTo({ device }: Engine, sequence: Sequence, depth: number): Promise<void> {
-  const sealed = await Promise.all(sequence.view.leaves.map(leaf => device.readBlock(leaf)));
+  const { view } = sequence;
+  const read = (blocks: KvView['windowPages'] = []) =>
+    Promise.all(blocks.flatMap(block => (block ? [device.readBlock(block)] : [])));
+  const [sealed, windowed] = [await read(view.leaves), await read(view.windowPages)];
+  const pages = view.leaves.length;
   const missing = depth - sequence.length;
   sequence.plan(missing);
-  await device.ensureMemory?.([sequence.view]);
+  await device.ensureMemory?.([view]);
   sequence.commit(missing);
-  sequence.view.leaves.slice(sealed.length).forEach((leaf, i) => {
-    device.writeBlock(leaf, sealed[i % sealed.length]);
-  });
+  const repeat = (blocks: KvView['windowPages'] = [], contents: Uint8Array[]) =>
+    blocks.slice(pages).forEach((block, i) => {
+      if (block) device.writeBlock(block, contents[i % contents.length]);
+    });
+  repeat(view.leaves, sealed);
+  repeat(view.windowPages, windowed);
 }
 
 /** A plan for timing: calibrated codecs are trained on Gaussian noise, the same for every layer. */
@@ -26,5 +34,5 @@ export function benchPlan(spec: string, { layers, ...shape }: PlanShape): Plan {
   if (!needsProfile(parseSpec(spec))) return createPlan(parseSpec(spec), { layers, ...shape });
   const samples = gaussianSamples(shape, 1024);
   const codec = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
-  return createPlanFromCodecs(spec, windowOf(parseSpec(spec)), Array(layers).fill(codec));
+  return createPlanFromCodecs(spec, windowOf(parseSpec(spec)), Array(layers).fill(codec), shape);
 }

@@ -9,12 +9,12 @@
 
 import type { EvictionPolicy } from '../eviction/eviction.ts';
 import type { Device, KvShape } from '../kernel/device.ts';
-import { firstWindowPage, tailBlockTokens } from '../kernel/visibility.ts';
+import { tailBlockTokens } from '../kernel/visibility.ts';
 import type { LeafKey } from '../store/leaf-key.ts';
 import type { TierChain } from '../store/tier-chain.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createSequence } from './create-sequence.ts';
-import { f16BlockBytes, type LeafLayout, pageBytes, sealedBytes } from './leaf.ts';
+import { f16BlockBytes, firstVisiblePage, type LeafLayout, pageBytes, sealedBytes } from './leaf.ts';
 import { createLeafFetcher } from './leaf-fetcher.ts';
 import { createLeafWriter } from './leaf-writer.ts';
 import { createNodeKeys } from './node-keys.ts';
@@ -214,13 +214,12 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     onIdle: shared => index.noteIdle(shared as Leaf),
     onBusy: shared => index.noteBusy(shared as Leaf),
   });
-  const { windowPage } = layout;
   /** Of the leaves on a path: after how many of them a text can go on. */
   const countUsable = (path: readonly PrefixNode[]): number =>
-    windowPage
+    layout.windowPage
       ? usablePages(
           path.map(({ leaf }) => leaf!),
-          pages => firstWindowPage(pages, windowPage.tokens, pageTokens),
+          pages => firstVisiblePage(layout, pages, pageTokens),
         )
       : path.length;
   const { policy, onEvent } = options;

@@ -9,7 +9,6 @@
  */
 
 import type { Device } from '../kernel/device.ts';
-import { firstWindowPage } from '../kernel/visibility.ts';
 import { leafKeys } from '../store/leaf-key.ts';
 import type { RecordName } from '../store/leaf-store.ts';
 import type { TierChain } from '../store/tier-chain.ts';
@@ -17,6 +16,7 @@ import { CapacityError } from '../util/errors.ts';
 import {
   f16Block,
   f16BlockBytes,
+  firstVisiblePage,
   isValidLeaf,
   isValidWindowPage,
   type LeafLayout,
@@ -184,8 +184,7 @@ export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
       })),
     );
     if (!layout.windowPage || state.isCancelled) return;
-    const first = firstWindowPage(page, layout.windowPage.tokens, pageTokens);
-    const visible = index.find(salt, prompt, page * pageTokens).slice(first);
+    const visible = index.find(salt, prompt, page * pageTokens).slice(firstVisiblePage(layout, page, pageTokens));
     const missing = visible.filter(({ leaf }) => !windowPageOf(leaf!));
     await fetchRecords(
       missing.map(node => ({

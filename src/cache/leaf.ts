@@ -73,9 +73,14 @@ function layoutOf(codecs: readonly LayerCodecs[], windows: AttentionWindows, fre
 export const pageBytes = ({ bytes, windowPage, exact }: LeafLayout): number =>
   bytes + (windowPage?.bytes ?? 0) + (exact?.bytes ?? 0);
 
+/** The first window page that is visible to tokens after this many pages; `pages` if there are none. */
+export const firstVisiblePage = ({ windowPage }: LeafLayout, pages: number, pageTokens: number): number =>
+  windowPage ? firstWindowPage(pages, windowPage.tokens, pageTokens) : pages;
+
 /** Bytes of the pages of one sequence that has sealed so many. */
-export function sealedBytes({ bytes, windowPage, exact }: LeafLayout, pages: number, pageTokens: number): number {
-  const visible = windowPage ? pages - firstWindowPage(pages, windowPage.tokens, pageTokens) : 0;
+export function sealedBytes(layout: LeafLayout, pages: number, pageTokens: number): number {
+  const { bytes, windowPage, exact } = layout;
+  const visible = pages - firstVisiblePage(layout, pages, pageTokens);
   return pages * (bytes + (exact?.bytes ?? 0)) + visible * (windowPage?.bytes ?? 0);
 }
 

@@ -1,11 +1,11 @@
 /**
- * The sealed pages of a sequence: leaves, which others may hold too, and the window pages (leaf.ts) that its next token sees. In shadow and two-tier mode each page also has its f16
- * values, in a block of its own: those of the first leaves; of all, unless two-tier mode has spilled the newest ones.
+ * The sealed pages of a sequence: leaves, which others may hold too, and the window pages (leaf.ts) that its next token sees.
+ * In shadow and two-tier mode each page also has its f16 values, in a block of its own: those of the first leaves; of all,
+ * unless two-tier mode has spilled the newest ones.
  */
 import type { Block, KvView } from '../kernel/device.ts';
-import { firstWindowPage } from '../kernel/visibility.ts';
 import { assert } from '../util/errors.ts';
-import { type LeafLayout, leafBlock, windowBlock } from './leaf.ts';
+import { firstVisiblePage, type LeafLayout, leafBlock, windowBlock } from './leaf.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 import { type Leaf, type WindowPage, windowPageOf } from './prefix.ts';
 import type { SequenceStart } from './sequence.ts';
@@ -31,10 +31,7 @@ export function createSealedPages(pool: Pool, layout: LeafLayout, pageTokens: nu
     if (layout.windowPage) windowBlocks = windowPages.map(page => page?.block);
   };
   /** Index in `leaves` of the first window page that is visible after this many of them. */
-  const firstVisible = (count: number) =>
-    layout.windowPage
-      ? Math.max(0, firstWindowPage(first + count, layout.windowPage.tokens, pageTokens) - first)
-      : count;
+  const firstVisible = (count: number) => Math.max(0, firstVisiblePage(layout, first + count, pageTokens) - first);
   /** Holds the window pages that are visible after its leaves. */
   const holdWindowPages = () => {
     for (let at = firstVisible(leaves.length); at < leaves.length; at++) {
@@ -108,7 +105,10 @@ export function createSealedPages(pool: Pool, layout: LeafLayout, pageTokens: nu
     },
     /** Releases the window pages that no later token sees. `onPassed` gets their leaves. */
     leaveWindow(onPassed?: (leaf: Leaf) => void) {
-      for (let at = firstVisible(leaves.length) - 1; at >= 0 && windowPages[at]; at--) {
+      const last = firstVisible(leaves.length) - 1;
+      // After nearly every token there is none.
+      if (!windowPages[last]) return;
+      for (let at = last; at >= 0 && windowPages[at]; at--) {
         pool.release(windowPages[at]!);
         windowPages[at] = undefined;
         onPassed?.(leaves[at]);

@@ -1,11 +1,11 @@
 /** A sequence of the cache as a session file, whatever its tokens are: those of a conversation, or vectors from elsewhere. */
-import { isValidLeaf, isValidWindowPage } from '../cache/leaf.ts';
+import { firstVisiblePage, isValidLeaf, isValidWindowPage } from '../cache/leaf.ts';
 import type { Restoring } from '../cache/restore.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import { readTail } from '../cache/tail.ts';
 import type { Exclusive } from '../engine/queue.ts';
 import type { Block, Device } from '../kernel/device.ts';
-import { firstWindowPage, type SealingRule, tailCapacity } from '../kernel/visibility.ts';
+import { type SealingRule, tailCapacity } from '../kernel/visibility.ts';
 import type { Plan } from '../plan/plan.ts';
 import { readSession, type Session, writeSession } from './session-file.ts';
 import { readFrom, type SessionSource, type SessionTarget, writeTo } from './session-io.ts';
@@ -53,12 +53,11 @@ export async function restoreSequence<T>(
   finish: (session: Session & { isSigned: boolean }) => Promise<T>,
 ): Promise<T> {
   const { pageTokens, window, leaf: layout } = plan;
-  const { windowPage } = layout;
   const expected = {
     ...{ ...limits, pageTokens, sinkTokens: window.sink, tailTokens: tailCapacity(sealingOf(plan)) },
     leafBytes: layout.bytes,
-    windowBytes: windowPage?.bytes ?? 0,
-    windowPages: (leaves: number) => (windowPage ? leaves - firstWindowPage(leaves, windowPage.tokens, pageTokens) : 0),
+    windowBytes: layout.windowPage?.bytes ?? 0,
+    windowPages: (leaves: number) => leaves - firstVisiblePage(layout, leaves, pageTokens),
     sinkBytes: restoring.sinkBytes,
     tailBytes: () => restoring.tailBytes,
     isValidLeaf: (leaf: Uint8Array) => isValidLeaf(layout, leaf),

@@ -161,6 +161,22 @@ export function createConversation(
 
   const idle = () => (engine.disposed ? undefined : cache.idleOf(owner));
 
+  const removeLastTurn = () => {
+    turns.checkIdle();
+    const last = lastUserMessage(messages, 'remove');
+    const [kept, removed] = [messages.slice(0, last), messages.slice(last)];
+    // Some templates refuse messages without a user's.
+    const prompt = kept.some(({ role }) => role === 'user')
+      ? encodeChat(tokenizer, template, kept, { addGenerationPrompt: false })
+      : [];
+    messages = kept;
+    const { ids } = answerer;
+    answerer.ids = ids.slice(0, sharedLength(ids, reuseTokens(tokenizer, ids, prompt)));
+    const held = idle();
+    if (held?.crop(sharedLength(held.ids, answerer.ids)) === 0) cache.forget(owner);
+    return removed;
+  };
+
   /** Reads what the cache holds now, whatever becomes of it meanwhile; undefined if there is none. */
   const readCache = <T>(read: (held: HeldContent) => Promise<T>): Promise<T> | undefined => {
     const held = idle()?.hold();
@@ -199,22 +215,7 @@ export function createConversation(
         return [...messages.slice(0, index), { ...messages[index], content }];
       }, options);
     },
-    async undo() {
-      await turns.settle();
-      turns.checkIdle();
-      const last = lastUserMessage(messages, 'remove');
-      const [kept, removed] = [messages.slice(0, last), messages.slice(last)];
-      // Some templates refuse messages without a user's.
-      const prompt = kept.some(({ role }) => role === 'user')
-        ? encodeChat(tokenizer, template, kept, { addGenerationPrompt: false })
-        : [];
-      messages = kept;
-      const { ids } = answerer;
-      answerer.ids = ids.slice(0, sharedLength(ids, reuseTokens(tokenizer, ids, prompt)));
-      const held = idle();
-      if (held?.crop(sharedLength(held.ids, answerer.ids)) === 0) cache.forget(owner);
-      return removed;
-    },
+    undo: () => turns.afterWork(removeLastTurn),
     chat(list, options = {}) {
       checkMessages(list);
       checkChat(answerer, options);

@@ -12,8 +12,8 @@ export interface TurnTaking {
   stream<T>(body: StreamBody<T>, signal?: AbortSignal): Stream<T>;
   /** Runs work that answers wait for, after such work before it. */
   run(work: () => Promise<void>): Promise<void>;
-  /** Waits for such work. */
-  settle(): Promise<void>;
+  /** Waits for such work, and acts at once when nothing is in progress any more. */
+  afterWork<T>(act: () => T): Promise<T>;
   /** Throws while an answer is being read. */
   checkIdle(): void;
   /** Ends the answer that is being read, and waits for its pass. */
@@ -26,10 +26,12 @@ export function createTurnTaking(checkOpen: () => void, onAnswering: (isAnswerin
   let running: Stream<unknown> | undefined;
   let work: Promise<void> | undefined;
 
-  const settle = async () => {
+  // Acting in the caller, after an await, would leave a gap in which a reset or a disposal can begin.
+  const afterWork = async <T>(act: () => T): Promise<T> => {
     checkOpen();
     while (work) await work.catch(() => {});
     checkOpen();
+    return act();
   };
   const checkIdle = () => {
     if (!running) return;
@@ -43,10 +45,11 @@ export function createTurnTaking(checkOpen: () => void, onAnswering: (isAnswerin
     stream<T>(body: StreamBody<T>, signal?: AbortSignal) {
       checkOpen();
       const created: Stream<T> = createStream(async function* (cancellation, result) {
-        await settle();
-        checkIdle();
-        running = created;
-        onAnswering(true);
+        await afterWork(() => {
+          checkIdle();
+          running = created;
+          onAnswering(true);
+        });
         try {
           yield* body(cancellation, result);
         } finally {
@@ -63,7 +66,7 @@ export function createTurnTaking(checkOpen: () => void, onAnswering: (isAnswerin
       work = done;
       return done;
     },
-    settle,
+    afterWork,
     checkIdle,
     async stopAnswer() {
       await running?.return();

@@ -79,6 +79,16 @@ export function testLifetimes(device: 'js' | 'wasm' | 'webgpu'): void {
     }
   });
 
+  it('a conversation can be disposed at any moment of the start of its answer', async () => {
+    for (let microtasks = 0; microtasks < 8; microtasks++) {
+      const conversation = model.conversation();
+      const reading = conversation.send('Who?', { ...greedy, maxTokens: 2 }).next();
+      for (let i = 0; i < microtasks; i++) await undefined;
+      await Promise.all([conversation.dispose(), reading.catch(error => expect(error).toBeInstanceOf(InputError))]);
+      expectReleased();
+    }
+  });
+
   // What a conversation keeps is the same on every device, and SwiftShader is slow.
   const itOnCpu = it.skipIf(device === 'webgpu' && !LONG_CASES);
 

@@ -23,12 +23,20 @@ export const platform: Platform = {
   yieldToEventLoop: () => new Promise(resolve => setImmediate(resolve)),
   // Node 20 needs the flag. Later versions need none and warn about it.
   enableRelaxedSimd: () => v8.setFlagsFromString('--experimental-wasm-relaxed-simd'),
+  enableWideSimd,
   startThread,
   openGpu: async () => (globalThis as { navigator?: { gpu?: GPU } }).navigator?.gpu ?? openDawn(),
   readFile,
   writeFile,
   node: { crypto, fs, os, path, url },
 };
+
+/** V8 can since Node 22, with a gain since Node 24. Without AVX2 the flag has no effect. */
+function enableWideSimd(): boolean {
+  const canJoin = process.arch === 'x64' && Number.parseInt(process.versions.node) >= 24;
+  if (canJoin) v8.setFlagsFromString('--experimental-wasm-revectorize');
+  return canJoin;
+}
 
 const PRELUDE = `
 const { parentPort } = require('node:worker_threads');

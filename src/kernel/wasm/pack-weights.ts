@@ -23,8 +23,8 @@ export interface PackedFormat {
   mins: boolean;
   /** Added to codes to make them unsigned; the minima compensate for it. */
   zeroPoint?: number;
-  /** 8-bit codes plus this are 0 to 127, the range of dot products with int8. Absent if codes need all bits. */
-  sevenBitOffset?: number;
+  /** 8-bit codes plus this are 0 to 63: dot products with int8 fit into int16. Absent if codes need all bits. */
+  sixBitOffset?: number;
 }
 
 export const packedFormats: Record<WeightType, PackedFormat> = {
@@ -36,13 +36,13 @@ export const packedFormats: Record<WeightType, PackedFormat> = {
   Q4_K: { bits: 4, group: 32, mins: true },
   Q2_K: { bits: 4, group: 16, mins: true },
   Q3_K: { bits: 4, group: 16, mins: true, zeroPoint: 4 },
-  Q5_0: { bits: 8, group: 32, mins: false, sevenBitOffset: 16 },
-  Q5_1: { bits: 8, group: 32, mins: true, sevenBitOffset: 0 },
-  Q5_K: { bits: 8, group: 32, mins: true, sevenBitOffset: 0 },
-  Q6_K: { bits: 8, group: 16, mins: false, sevenBitOffset: 32 },
+  Q5_0: { bits: 8, group: 32, mins: false, sixBitOffset: 16 },
+  Q5_1: { bits: 8, group: 32, mins: true, sixBitOffset: 0 },
+  Q5_K: { bits: 8, group: 32, mins: true, sixBitOffset: 0 },
+  Q6_K: { bits: 8, group: 16, mins: false, sixBitOffset: 32 },
   Q8_0: { bits: 8, group: 32, mins: false },
   IQ4_NL: { bits: 8, group: 32, mins: false },
-  MXFP4: { bits: 8, group: 32, mins: false, sevenBitOffset: 16 },
+  MXFP4: { bits: 8, group: 32, mins: false, sixBitOffset: 16 },
 };
 
 export const scaleBytes = ({ group, mins }: PackedFormat) => (32 / group) * 8 * (mins ? 2 : 1);

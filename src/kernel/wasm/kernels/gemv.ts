@@ -10,8 +10,8 @@ import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
 import { chunked } from '../task.ts';
 import { ACTIVATION_TILE, type ActivationType } from './quantize-activations.ts';
 
-export const gemmKernelName = ({ bits, group, mins, sevenBitOffset }: PackedFormat, kernel: 'gemv' | 'gemm') =>
-  `${kernel}${bits}g${group}${mins ? 'm' : ''}${sevenBitOffset === undefined ? '' : `+${sevenBitOffset}`}`;
+export const gemmKernelName = ({ bits, group, mins, sixBitOffset }: PackedFormat, kernel: 'gemv' | 'gemm') =>
+  `${kernel}${bits}g${group}${mins ? 'm' : ''}${sixBitOffset === undefined ? '' : `+${sixBitOffset}`}`;
 
 /** What the kernels may use, and how precise they are. */
 export interface ArithmeticOptions {
@@ -19,6 +19,8 @@ export interface ArithmeticOptions {
   precise: boolean;
   /** Use `i32x4.relaxedDotAdd`. */
   dotAdd: boolean;
+  /** The engine joins two vectors of 128 bits to one of 256. */
+  wide: boolean;
 }
 
 export interface GemmArithmetic {
@@ -28,6 +30,8 @@ export interface GemmArithmetic {
   fused: boolean;
   /** int8 products are added in 32 bits, by one instruction, instead of 16. */
   dotAdd: boolean;
+  /** The engine joins two vectors of 128 bits to one of 256. */
+  wide: boolean;
 }
 
 /**
@@ -35,12 +39,12 @@ export interface GemmArithmetic {
  * are not precise.
  */
 export function gemmArithmetic(
-  { bits, sevenBitOffset }: PackedFormat,
-  { relaxed, precise, dotAdd }: ArithmeticOptions,
+  { bits, sixBitOffset }: PackedFormat,
+  { relaxed, precise, dotAdd, wide }: ArithmeticOptions,
 ): GemmArithmetic {
-  const int8 = !precise && (bits === 4 ? relaxed : dotAdd && sevenBitOffset !== undefined);
-  const activations = !int8 ? 'int16' : sevenBitOffset ? 'offset8' : 'int8';
-  return { activations, fused: relaxed, dotAdd: int8 && dotAdd };
+  const int8 = !precise && relaxed && (bits === 4 || sixBitOffset !== undefined);
+  const activations = !int8 ? 'int16' : sixBitOffset ? 'offset8' : 'int8';
+  return { activations, fused: relaxed, dotAdd: int8 && dotAdd, wide };
 }
 
 /**
@@ -138,10 +142,11 @@ function addBlock(
     const pairs = codes.slice(g * n, (g + 1) * n).map((code, i) => {
       return [v128.load(activations, 16 * (g * n + i)), code] as const;
     });
+    const initial = initialSum(format, arithmetic, activations, g);
     const dot = arithmetic.dotAdd
-      ? dotAddInt8(k, pairs, initialSum(format, activations, g))
+      ? dotAddInt8(k, pairs, initial)
       : int8
-        ? dotInt8(pairs, constants.ones)
+        ? dotInt8(format, pairs, constants.ones, initial)
         : dotInt16(pairs);
     const scaled = f32x4.mul(scales[g], v128.load(activations, tile.scales));
     k.set(sum, madd(scaled, f32x4.fromI32(dot), sum));
@@ -154,12 +159,18 @@ function addBlock(
 /** Index of a group's sums in a tile of activations: of the first half of a block, the second half, or the whole. */
 export const sumIndex = ({ group }: PackedFormat, g: number) => (group === 16 ? g : 2);
 
-/** What 32-bit sums begin with if not zero: minus the offset of the codes x the sum of the activations. */
-export const initialSum = (format: PackedFormat, tile: I32, g: number): V128 | undefined =>
-  format.sevenBitOffset
+/** What a row's sums of int8 products begin with if not zero: minus the offset of the codes x the sum of the activations. */
+export const initialSum = (
+  { sixBitOffset, ...format }: PackedFormat,
+  { activations }: GemmArithmetic,
+  tile: I32,
+  g: number,
+  row = 0,
+): V128 | undefined =>
+  sixBitOffset && activations === 'offset8'
     ? i32x4.shl(
-        v128.load(tile, ACTIVATION_TILE.offset8.sums + 16 * sumIndex(format, g)),
-        Math.log2(format.sevenBitOffset),
+        v128.load32Splat(tile, ACTIVATION_TILE.offset8.sums + 16 * sumIndex(format, g) + 4 * row),
+        Math.log2(sixBitOffset),
       )
     : undefined;
 
@@ -177,9 +188,17 @@ export function blockScales(k: Kernel, format: PackedFormat, block: I32, f16 = F
 
 type Pairs = readonly (readonly [activations: V128, codes: V128])[];
 
-/** Dot products per lane. Codes are below 16, so the sum of eight pairs of products fits into int16. */
-const dotInt8 = (pairs: Pairs, ones: V128): V128 =>
-  i32x4.dot(pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes)).reduce(i16x8.add), ones);
+/** Vectors of int8 products whose sum fits into int16: eight if codes are below 16, two if they are below 64. */
+export const narrowVectors = ({ bits }: PackedFormat) => (bits === 4 ? 8 : 2);
+
+/** Dot products per lane. */
+function dotInt8(format: PackedFormat, pairs: Pairs, ones: V128, initial?: V128): V128 {
+  const products = pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes));
+  const sums: V128[] = initial ? [initial] : [];
+  for (let i = 0; i < products.length; i += narrowVectors(format))
+    sums.push(i32x4.dot(products.slice(i, i + narrowVectors(format)).reduce(i16x8.add), ones));
+  return sums.reduce(i32x4.add);
+}
 const dotInt16 = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(codes, x)).reduce(i32x4.add);
 
 /** The same in 32 bits. Two sums alternate, because an addition has to wait for the one before it. */
@@ -190,8 +209,8 @@ function dotAddInt8(k: Kernel, pairs: Pairs, initial: V128 = v128.zero): V128 {
 }
 
 /** The constant that unpacks codes: the mask of low nibbles, or what makes 8-bit codes 0 to 127. */
-export const codeConstant = ({ bits, sevenBitOffset }: PackedFormat): V128 =>
-  i8x16.const(bits === 4 ? 15 : (sevenBitOffset ?? 0));
+export const codeConstant = ({ bits, sixBitOffset }: PackedFormat): V128 =>
+  i8x16.const(bits === 4 ? 15 : (sixBitOffset ?? 0));
 
 const rawVectors = (format: PackedFormat, block: I32): V128[] =>
   Array.from({ length: format.bits }, (_, i) => v128.load(block, scaleBytes(format) + 16 * i));
@@ -199,7 +218,7 @@ const rawVectors = (format: PackedFormat, block: I32): V128[] =>
 /** The codes of a block for int8 dot products, as eight vectors of four columns x four rows: low nibbles first. */
 export function int8Codes(k: Kernel, format: PackedFormat, block: I32, constant: V128): V128[] {
   const raw = rawVectors(format, block);
-  if (format.bits === 8) return format.sevenBitOffset ? raw.map(v => i8x16.add(v, constant)) : raw;
+  if (format.bits === 8) return format.sixBitOffset ? raw.map(v => i8x16.add(v, constant)) : raw;
   const pairs = raw.map(v => k.v128(v));
   return [...pairs.map(v => v128.and(v, constant)), ...pairs.map(v => v128.and(i16x8.shrU(v, 4), constant))];
 }

@@ -16,7 +16,7 @@ import { addDotInt8, chunkRange, multiplyAdd } from '../ops.ts';
 import { blockBytes, type PackedFormat } from '../pack-weights.ts';
 import {
   blockScales,
-  codeConstant,
+  codeConstants,
   type GemmArithmetic,
   gemmKernelName,
   gemmSignature,
@@ -163,7 +163,8 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
 function fillPanel(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, blocks: I32[], panel: I32): void {
   blocks.forEach((block, v) => {
     const scales = blockScales(k, format, block).map(vector => k.v128(vector));
-    const codes = (arithmetic.activations === 'int16' ? int16Codes : int8Codes)(k, format, block, codeConstant(format));
+    const unpack = arithmetic.activations === 'int16' ? int16Codes : int8Codes;
+    const codes = unpack(k, format, arithmetic, block, codeConstants(format, arithmetic));
     for (const [n, vector] of [...scales, ...codes].entries())
       k.do(v128.store(panel, vector, 16 * (blocks.length * n + v)));
   });

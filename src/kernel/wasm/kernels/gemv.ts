@@ -5,13 +5,13 @@
  */
 import { f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, lanes16, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceAdd } from '../ops.ts';
-import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
+import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceAdd, swizzle } from '../ops.ts';
+import { blockBytes, levelTables, type PackedFormat, scaleBytes } from '../pack-weights.ts';
 import { chunked } from '../task.ts';
 import { ACTIVATION_TILE, type ActivationType } from './quantize-activations.ts';
 
-export const gemmKernelName = ({ bits, group, mins, sixBitOffset }: PackedFormat, kernel: 'gemv' | 'gemm') =>
-  `${kernel}${bits}g${group}${mins ? 'm' : ''}${sixBitOffset === undefined ? '' : `+${sixBitOffset}`}`;
+export const gemmKernelName = ({ bits, group, mins, levels, codeOffset }: PackedFormat, kernel: 'gemv' | 'gemm') =>
+  `${kernel}${bits}g${group}${mins ? 'm' : ''}${levels ?? ''}${codeOffset === undefined ? '' : `+${codeOffset}`}`;
 
 /** What the kernels may use, and how precise they are. */
 export interface ArithmeticOptions {
@@ -34,16 +34,19 @@ export interface GemmArithmetic {
   wide: boolean;
 }
 
+/** Codes are below 16. */
+const isNibble = ({ bits, levels }: PackedFormat) => bits === 4 && !levels;
+
 /**
  * Bytes suffice for codes below 16, for codes below 128 if their products are added in 32 bits, and for activations that
  * are not precise.
  */
 export function gemmArithmetic(
-  { bits, sixBitOffset }: PackedFormat,
+  format: PackedFormat,
   { relaxed, precise, dotAdd, wide }: ArithmeticOptions,
 ): GemmArithmetic {
-  const int8 = !precise && relaxed && (bits === 4 || sixBitOffset !== undefined);
-  const activations = !int8 ? 'int16' : sixBitOffset ? 'offset8' : 'int8';
+  const int8 = !precise && relaxed && (isNibble(format) || format.codeOffset !== undefined);
+  const activations = !int8 ? 'int16' : format.codeOffset ? 'offset8' : 'int8';
   return { activations, fused: relaxed, dotAdd: int8 && dotAdd, wide };
 }
 
@@ -67,7 +70,7 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const { from, to } = chunkRange(k, outputs, 4, chunk, chunks);
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
   const [sum, activations, block] = [k.v128(), k.i32(), k.i32()];
-  const constants = loadConstants(k, format, scratch);
+  const constants = loadConstants(k, format, arithmetic, scratch);
   const streamRows = k.i32(i32.mul(i32.divU(i32.add(i32.sub(to, from), 4 * STREAMS - 1), 4 * STREAMS), 4));
   k.for(from, i32.add(from, streamRows), 4, first => {
     k.for(first, index(first, STREAMS, streamRows), streamRows, o => {
@@ -91,15 +94,19 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
  * V8 rematerializes a vector constant at every use, with three instructions; a value loaded from memory stays in a
  * register. All threads write the same values to `scratch`.
  */
-function loadConstants(k: Kernel, format: PackedFormat, scratch: I32) {
-  const load = (constant: V128, n: number) => {
-    k.do(v128.store(scratch, constant, 16 * n));
-    return k.v128(v128.load(scratch, 16 * n));
+function loadConstants(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, scratch: I32) {
+  let offset = 0;
+  const load = (constant: V128) => {
+    k.do(v128.store(scratch, constant, offset));
+    const local = k.v128(v128.load(scratch, offset));
+    offset += 16;
+    return local;
   };
+  const { nibble, high, levels, offset: codeOffset } = codeConstants(format, arithmetic);
   return {
-    codes: load(codeConstant(format), 0),
-    ones: load(i16x8.const(1), 1),
-    f16: { bits: load(F16_TO_F32.bits, 2), scale: load(F16_TO_F32.scale, 3) },
+    codes: { nibble: load(nibble), high: load(high), levels: load(levels), offset: load(codeOffset) },
+    ones: load(i16x8.const(1)),
+    f16: { bits: load(F16_TO_F32.bits), scale: load(F16_TO_F32.scale) },
   };
 }
 
@@ -135,7 +142,7 @@ function addBlock(
   const tile = ACTIVATION_TILE[arithmetic.activations];
   const groups = 32 / format.group;
   const madd = multiplyAdd(arithmetic.fused);
-  const codes = (int8 ? int8Codes : int16Codes)(k, format, block, constants.codes);
+  const codes = (int8 ? int8Codes : int16Codes)(k, format, arithmetic, block, constants.codes);
   const scales = blockScales(k, format, block, constants.f16);
   const n = codes.length / groups;
   for (let g = 0; g < groups; g++) {
@@ -161,16 +168,16 @@ export const sumIndex = ({ group }: PackedFormat, g: number) => (group === 16 ? 
 
 /** What a row's sums of int8 products begin with if not zero: minus the offset of the codes x the sum of the activations. */
 export const initialSum = (
-  { sixBitOffset, ...format }: PackedFormat,
+  format: PackedFormat,
   { activations }: GemmArithmetic,
   tile: I32,
   g: number,
   row = 0,
 ): V128 | undefined =>
-  sixBitOffset && activations === 'offset8'
+  format.codeOffset && activations === 'offset8'
     ? i32x4.shl(
         v128.load32Splat(tile, ACTIVATION_TILE.offset8.sums + 16 * sumIndex(format, g) + 4 * row),
-        Math.log2(sixBitOffset),
+        Math.log2(format.codeOffset),
       )
     : undefined;
 
@@ -189,7 +196,7 @@ export function blockScales(k: Kernel, format: PackedFormat, block: I32, f16 = F
 type Pairs = readonly (readonly [activations: V128, codes: V128])[];
 
 /** Vectors of int8 products whose sum fits into int16: eight if codes are below 16, two if they are below 64. */
-export const narrowVectors = ({ bits }: PackedFormat) => (bits === 4 ? 8 : 2);
+export const narrowVectors = (format: PackedFormat) => (isNibble(format) ? 8 : 2);
 
 /** Dot products per lane. */
 function dotInt8(format: PackedFormat, pairs: Pairs, ones: V128, initial?: V128): V128 {
@@ -208,28 +215,58 @@ function dotAddInt8(k: Kernel, pairs: Pairs, initial: V128 = v128.zero): V128 {
   return i32x4.add(sums[0], sums[1]);
 }
 
-/** The constant that unpacks codes: the mask of low nibbles, or what makes 8-bit codes 0 to 127. */
-export const codeConstant = ({ bits, sixBitOffset }: PackedFormat): V128 =>
-  i8x16.const(bits === 4 ? 15 : (sixBitOffset ?? 0));
+/** Constants that unpack codes. */
+export type CodeConstants = ReturnType<typeof codeConstants>;
+export function codeConstants({ bits, levels, codeOffset = 0 }: PackedFormat, { activations }: GemmArithmetic) {
+  const table = levels && levelTables[levels].map(level => level + (activations === 'offset8' ? codeOffset : 0));
+  return {
+    nibble: i8x16.const(15),
+    /** The bits above a nibble. */
+    high: i8x16.const(bits === 6 ? 0x30 : 0x10),
+    levels: i8x16.const(...(table ?? [0])),
+    offset: i8x16.const(codeOffset),
+  };
+}
 
-const rawVectors = (format: PackedFormat, block: I32): V128[] =>
-  Array.from({ length: format.bits }, (_, i) => v128.load(block, scaleBytes(format) + 16 * i));
-
-/** The codes of a block for int8 dot products, as eight vectors of four columns x four rows: low nibbles first. */
-export function int8Codes(k: Kernel, format: PackedFormat, block: I32, constant: V128): V128[] {
-  const raw = rawVectors(format, block);
-  if (format.bits === 8) return format.sixBitOffset ? raw.map(v => i8x16.add(v, constant)) : raw;
-  const pairs = raw.map(v => k.v128(v));
-  return [...pairs.map(v => v128.and(v, constant)), ...pairs.map(v => v128.and(i16x8.shrU(v, 4), constant))];
+/** The codes of a block as eight vectors of four columns x four rows: with their offset, or signed if they have 8 bits. */
+export function int8Codes(
+  k: Kernel,
+  format: PackedFormat,
+  arithmetic: GemmArithmetic,
+  block: I32,
+  constants: CodeConstants,
+): V128[] {
+  const { bits, levels } = format;
+  const at = scaleBytes(format);
+  const load = (first: number, count: number) =>
+    Array.from({ length: count }, (_, i) => k.v128(v128.load(block, at + 16 * (first + i))));
+  if (bits === 8) return load(0, 8);
+  const pairs = load(0, 4);
+  const nibbles = [pairs, pairs.map(v => i16x8.shrU(v, 4))].flat().map(v => v128.and(v, constants.nibble));
+  if (levels) return nibbles.map(v => swizzle(arithmetic.fused)(constants.levels, v));
+  const high = bits - 4;
+  const highBits = load(4, high);
+  return nibbles.map((v, i) => {
+    if (high === 0) return v;
+    const shift = 4 - ((i * high) & 7);
+    const bits = highBits[(i * high) >> 3];
+    const shifted = shift > 0 ? i16x8.shl(bits, shift) : shift < 0 ? i16x8.shrU(bits, -shift) : bits;
+    return v128.or(v, v128.and(shifted, constants.high));
+  });
 }
 
 /** The codes of a block as sixteen vectors of two columns x four rows: columns 0 2, 1 3, 4 6, 5 7, ... */
-export function int16Codes(k: Kernel, format: PackedFormat, block: I32, constant: V128): V128[] {
-  const nibbles = format.bits === 4;
-  const vectors = nibbles ? int8Codes(k, format, block, constant) : rawVectors(format, block);
-  const shr = nibbles ? i16x8.shrU : i16x8.shrS;
+export function int16Codes(
+  k: Kernel,
+  format: PackedFormat,
+  arithmetic: GemmArithmetic,
+  block: I32,
+  constants: CodeConstants,
+): V128[] {
+  const vectors = int8Codes(k, format, arithmetic, block, constants);
+  const shr = isNibble(format) ? i16x8.shrU : i16x8.shrS;
   return vectors.flatMap(vector => {
-    const v = k.v128(vector);
+    const v = k.v128(format.codeOffset && !format.levels ? i8x16.sub(vector, constants.offset) : vector);
     return [shr(i16x8.shl(v, 8), 8), shr(v, 8)];
   });
 }

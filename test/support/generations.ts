@@ -14,7 +14,8 @@ import { createPlan, fixedBytes, type KvMode, type Plan, withMode } from '../../
 import { writeGguf } from './gguf-writer.ts';
 import { type TinyOptions, tinyModel } from './tiny-model.ts';
 
-const MODEL: TinyOptions = { tied: false, layers: 1 };
+/** Small: the tests are about requests, and most of them run on the js device. */
+const MODEL: TinyOptions = { tied: false, layers: 1, width: 32, heads: 2, kvHeads: 1, ffn: 32 };
 
 export interface GenerationsOptions {
   model?: TinyOptions;

@@ -131,6 +131,8 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     // WebGPU cannot report free GPU memory; allocations fail when there is none left.
     const limit = options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : platform.memoryLimit());
     const budget = checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
+    // Nothing is downloaded but the header until the model is known to run.
+    for (const shard of gguf.shards) await shard.complete?.();
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.allocatedBytes;
     const { layers, exact } = cache.plan.leaf;

@@ -206,8 +206,9 @@ function createEngine(parts: Parts): Engine {
       }),
     dispose() {
       disposal ??= queue(async () => {
-        const { rows: _, projections: __, ...tensors } = engine.scratch;
+        const { rows: _, projections: __, shared, ...tensors } = engine.scratch;
         for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
+        for (const tensor of Object.values<Tensor>({ ...shared })) device.free(tensor);
         // A reference to the engine must not keep gigabytes alive.
         Object.assign(engine, { weights: undefined, scratch: undefined, device: undefined });
         await device.dispose();

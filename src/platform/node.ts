@@ -31,11 +31,16 @@ export const platform: Platform = {
   node: { crypto, fs, os, path, url },
 };
 
-/** V8 can since Node 22, with a gain since Node 24. Without AVX2 the flag has no effect. */
+/**
+ * V8 can since Node 22, with a gain since Node 24, on x64 with AVX2; elsewhere its flag has no effect. It applies to all
+ * modules of the process; `node --no-experimental-wasm-revectorize` keeps it off.
+ */
 function enableWideSimd(): boolean {
-  const canJoin = process.arch === 'x64' && Number.parseInt(process.versions.node) >= 24;
-  if (canJoin) v8.setFlagsFromString('--experimental-wasm-revectorize');
-  return canJoin;
+  const { arch, execArgv, versions } = process;
+  const canJoin = arch === 'x64' && Number.parseInt(versions.node, 10) >= 24;
+  if (!canJoin || execArgv.includes('--no-experimental-wasm-revectorize')) return false;
+  v8.setFlagsFromString('--experimental-wasm-revectorize');
+  return true;
 }
 
 const PRELUDE = `

@@ -16,13 +16,15 @@ import { addDotInt8, chunkRange, multiplyAdd } from '../ops.ts';
 import { blockBytes, type PackedFormat } from '../pack-weights.ts';
 import {
   blockScales,
-  codeConstants,
+  CONSTANT_BYTES,
+  type Constants,
   type GemmArithmetic,
   gemmKernelName,
   gemmSignature,
   initialSum,
   int8Codes,
   int16Codes,
+  loadConstants,
   narrowVectors,
   storeOutputs,
   sumIndex,
@@ -37,9 +39,8 @@ const FEW_ROWS = 24;
 const STRIP_ROWS = 256;
 /** Max vectors of four weight rows per panel. */
 const MAX_VECTORS = 4;
-const CONSTANT_BYTES = 16 * MAX_VECTORS;
 /** Scratch bytes per thread. */
-export const GEMM_SCRATCH = CONSTANT_BYTES + MAX_PANEL_BYTES + 16 * MAX_VECTORS * STRIP_ROWS;
+export const GEMM_SCRATCH = CONSTANT_BYTES + 16 * MAX_VECTORS + MAX_PANEL_BYTES + 16 * MAX_VECTORS * STRIP_ROWS;
 
 /** What a panel and the products of a tile are divided into. */
 interface Shape {
@@ -81,9 +82,11 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const tileBlock = ACTIVATION_TILE[arithmetic.activations].size;
   const tileBytes = k.i32(i32.mul(blocks, tileBlock));
   const { from, to } = chunkRange(k, outputs, panelRows, chunk, chunks);
-  const ones = k.i32(index(scratch, GEMM_SCRATCH, thread));
+  const own = k.i32(index(scratch, GEMM_SCRATCH, thread));
+  const constants = loadConstants(k, format, arithmetic, own);
+  const ones = k.i32(i32.add(own, CONSTANT_BYTES));
   for (let v = 0; v < shape.vectors; v++) k.do(v128.store(ones, i16x8.const(1), 16 * v));
-  const panel = k.i32(i32.add(ones, CONSTANT_BYTES));
+  const panel = k.i32(i32.add(ones, 16 * MAX_VECTORS));
   const sums = k.i32(i32.add(panel, MAX_PANEL_BYTES));
   const [weights, firstTile, target, tile, sum, count] = Array.from({ length: 6 }, () => k.i32());
 
@@ -122,7 +125,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
           };
           forBlocks(() => {
             const blocks = vectorOffsets.map(offset => k.i32(i32.add(weights, offset)));
-            fillPanel(k, format, arithmetic, blocks, target);
+            fillPanel(k, format, arithmetic, blocks, target, constants);
             k.increment(weights, blockBytes(format));
           });
           forTiles(row => {
@@ -160,11 +163,18 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
 }
 
 /** Unpacks one block of every vector into the panel. */
-function fillPanel(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, blocks: I32[], panel: I32): void {
+function fillPanel(
+  k: Kernel,
+  format: PackedFormat,
+  arithmetic: GemmArithmetic,
+  blocks: I32[],
+  panel: I32,
+  constants: Constants,
+): void {
   blocks.forEach((block, v) => {
-    const scales = blockScales(k, format, block).map(vector => k.v128(vector));
+    const scales = blockScales(k, format, block, constants.f16).map(vector => k.v128(vector));
     const unpack = arithmetic.activations === 'int16' ? int16Codes : int8Codes;
-    const codes = unpack(k, format, arithmetic, block, codeConstants(format, arithmetic));
+    const codes = unpack(k, format, arithmetic, block, constants.codes);
     for (const [n, vector] of [...scales, ...codes].entries())
       k.do(v128.store(panel, vector, 16 * (blocks.length * n + v)));
   });

@@ -92,9 +92,9 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
 
 /**
  * V8 rematerializes a vector constant at every use, with three instructions; a value loaded from memory stays in a
- * register. All threads write the same values to `scratch`.
+ * register. They take CONSTANT_BYTES of `scratch`.
  */
-function loadConstants(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, scratch: I32) {
+export function loadConstants(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, scratch: I32) {
   let offset = 0;
   const load = (constant: V128) => {
     k.do(v128.store(scratch, constant, offset));
@@ -109,6 +109,10 @@ function loadConstants(k: Kernel, format: PackedFormat, arithmetic: GemmArithmet
     f16: { bits: load(F16_TO_F32.bits), scale: load(F16_TO_F32.scale) },
   };
 }
+
+/** Whole cache lines: what follows them is read in vectors of 256 bits. */
+export const CONSTANT_BYTES = 128;
+export type Constants = ReturnType<typeof loadConstants>;
 
 /** out[row][o...] = (out +) sum (+ bias), for four outputs or as many as are left. */
 export function storeOutputs(k: GemmKernel, sum: Local<'v128'>, row: I32, o: I32): void {
@@ -136,7 +140,7 @@ function addBlock(
   block: I32,
   activations: I32,
   sum: Local<'v128'>,
-  constants: ReturnType<typeof loadConstants>,
+  constants: Constants,
 ): void {
   const int8 = arithmetic.activations !== 'int16';
   const tile = ACTIVATION_TILE[arithmetic.activations];

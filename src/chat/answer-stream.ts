@@ -7,12 +7,8 @@ import { satisfies } from '../engine/grammar/satisfies.ts';
 import { type JsonSchema, schemaGrammar, schemaText } from '../engine/grammar/schema.ts';
 import { MARKERS } from '../engine/grammar/vocabulary.ts';
 import type { Result, Token } from '../engine/stream.ts';
-import {
-  type AnswerParser,
-  createAnswerParser,
-  detectAnswerFormat,
-  type ParserOptions,
-} from '../model/answer-format.ts';
+import { createAnswerParser, detectAnswerFormat, type ParserOptions } from '../model/answer-format.ts';
+import type { AnswerParser } from '../model/answer-parts.ts';
 import { CHANNEL_MARKERS, createChannelParser } from '../model/channels.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';

@@ -51,7 +51,7 @@ export async function scoreChoices(
 ): Promise<void> {
   for (let first = 0; first < items.length; first += ITEMS_AT_ONCE) {
     const group = items.slice(first, first + ITEMS_AT_ONCE);
-    const logProbs = await scoreGroup(engine, cache, group, signal);
+    const logProbs = await endingLogProbs(engine, cache, group, signal);
     if (!logProbs) return;
     for (const [i, { choice, shared, endings }] of group.entries()) {
       const tokens = endings.reduce((sum, ids) => sum + ids.length, shared.length);
@@ -67,7 +67,7 @@ interface Reading {
 }
 
 /** Log probabilities of the tokens of each ending of each item; undefined if the signal aborted it. */
-async function scoreGroup(
+export async function endingLogProbs(
   engine: Engine,
   cache: KvCache,
   group: readonly EncodedChoice[],

@@ -32,7 +32,7 @@ export interface KvSpec {
 }
 
 /** Four f16 sinks by default: they reduce divergence by a factor of 5 to 8. */
-export const DEFAULT_WINDOW: Required<F16Window> = { sink: 4, recent: 0, edge: 0 };
+export const DEFAULT_WINDOW: Required<F16Window> = { sink: 16, recent: 0, edge: 0 };
 
 const WINDOWS = ['sink', 'recent', 'edge'] as const;
 const MAX_WINDOW = 1 << 20;

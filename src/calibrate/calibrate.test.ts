@@ -7,6 +7,8 @@ import { writeTempModel } from '../../test/support/gguf-writer.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
 import { loadModel } from '../api/model.ts';
 import { type CalibrateOptions, type CalibrationProgress, type CalibrationWork, calibrate } from '../eval.ts';
+import { AUTO, choosePlan } from '../plan/auto.ts';
+import { planShapeOf } from '../plan/plan.ts';
 import { readProfile } from '../plan/profile-store.ts';
 import { InputError } from '../util/errors.ts';
 import { packageVersion } from '../util/version.ts';
@@ -52,6 +54,19 @@ it('writes a profile that loadModel finds, and returns it', async () => {
   expect(loaded.plan.predicted).toBeGreaterThan(0);
   await using withProfile = await loadModel(model, { kv: 'tq35-v', profile, device: 'js' });
   expect(withProfile.plan.spec).toBe('tq35-v');
+});
+
+it('learns for the window and RoPE of each layer, of a model with norms after attention', async () => {
+  const spec = { architecture: 'gemma3', headDim: 32, layers: 2, tied: false } as const;
+  const windows = { 'gemma3.attention.sliding_window': 40, 'gemma3.attention.sliding_window_pattern': 2 };
+  const windowed = await writeTempModel(tinyModel({ ...spec, metadata: windows }));
+  const { profile } = (await calibrate(windowed, { ...options, codecs: ['mead2'] }))!;
+  expect(profile.shape.attentionWindows).toEqual([40, undefined]);
+  expect(profile.measurements.map(({ kv }) => kv)).toEqual(['mead2', 'mead3', 'tq4']);
+  for (const { key, value } of profile.sensitivities.mead2) expect(Math.min(key, value)).toBeGreaterThan(0);
+  expect(choosePlan({ ...AUTO, bits: 2 }, planShapeOf(profile.shape), profile).predicted).toBeGreaterThan(0);
+  await using model = await loadModel(windowed, { kv: 'mead3', device: 'js' });
+  expect(model.plan.predicted).toBeGreaterThan(0);
 });
 
 it('is undefined when the signal aborts it, and the next call continues', async () => {

@@ -12,6 +12,7 @@ import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import { roundF16 } from '../kernel/float.ts';
 import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
+import type { AttentionWeights } from '../plan/attention-sensitivity.ts';
 import { outputGrams, valueMetric } from '../plan/metric.ts';
 import { createPlan } from '../plan/plan.ts';
 import {
@@ -39,7 +40,7 @@ type Vectors = { x: Float32Array; q: Float32Array; k: Float32Array; v: Float32Ar
 let engine: Engine;
 let shape: StatisticsShape;
 let checkpoint: Checkpoint;
-const grams: Float32Array[] = [];
+const attentionWeights: AttentionWeights[] = [];
 const records: LayerRecord[][] = [];
 /** [row][layer]. */
 const seen: Vectors[][] = [];
@@ -60,17 +61,20 @@ beforeAll(async () => {
     ropeFrequencies: engine.rope.frequencies,
     context,
     pageTokens: 16,
+    softcap: 0,
   };
   shape = { ...attentionShape, samples: 20, queryStep: 8, seed: 5 };
   for (const layer of [0, 1])
-    grams.push(
-      outputGrams(
+    attentionWeights.push({
+      grams: outputGrams(
         await readTensorAsFloat32(file.gguf, requireTensor(file.gguf, `blk.${layer}.attn_output.weight`)),
         shape,
       ),
-    );
+    });
   checkpoint = await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
-  expect(await collect(engine, rows, { shape, grams, checkpoint, workers: await createWorkers(0) })).toBe(true);
+  expect(await collect(engine, rows, { shape, attentionWeights, checkpoint, workers: await createWorkers(0) })).toBe(
+    true,
+  );
   for (const layer of [0, 1]) {
     const bytes = await readRecords(checkpoint, shape, rows.length, layer);
     records.push(bytes.map(each => viewRecord(shape, each)));
@@ -123,7 +127,7 @@ function expectedSensitivity(layer: number, row: number, kv: number) {
       const weights = values.map((_, n) => Math.exp(dot(query, vectorOf(k, 2, n, kv)) / 4));
       const total = weights.reduce((a, b) => a + b);
       const output = query.map((_, i) => values.reduce((sum, value, n) => sum + (weights[n] / total) * value[i], 0));
-      const gram = grams[layer].subarray((3 * kv + g) * 256, (3 * kv + g + 1) * 256);
+      const gram = attentionWeights[layer].grams.subarray((3 * kv + g) * 256, (3 * kv + g + 1) * 256);
       const length = (x: number[]) => x.reduce((sum, a, i) => sum + a * dot(gram.subarray(16 * i, 16 * i + 16), x), 0);
       for (let n = 4; n < Math.floor(t / 16) * 16; n++) {
         const square = (weights[n] / total) ** 2;
@@ -196,12 +200,12 @@ it('the metric of keys is the second moment of page-relative queries; the metric
   const sum = (of: (each: (typeof looked)[0][0]) => number, kv: number) =>
     looked[kv].reduce((s, each) => s + of(each), 0);
   const largest = Math.max(...looked[0][0].metric);
-  errorMetric(shape, records[0], 'key', grams[0]).forEach((m, i) => {
+  errorMetric(shape, records[0], 'key', attentionWeights[0].grams).forEach((m, i) => {
     expect(m / largest).toBeCloseTo(sum(({ metric }) => metric[i & 255], i >> 8) / largest, 4);
   });
   const shares = Float64Array.from({ length: 6 }, (_, h) => sum(each => each.shares[h % 3], h < 3 ? 0 : 1));
-  const wanted = valueMetric(grams[0], shares, shape);
-  errorMetric(shape, records[0], 'value', grams[0]).forEach((m, i) => {
+  const wanted = valueMetric(attentionWeights[0].grams, shares, shape);
+  errorMetric(shape, records[0], 'value', attentionWeights[0].grams).forEach((m, i) => {
     expect(m / wanted[0]).toBeCloseTo(wanted[i] / wanted[0], 4);
   });
 });
@@ -236,7 +240,7 @@ it('continues after an abort: finished rows are not run again', async () => {
   const workers = await createWorkers(0);
   const first = collect(engine, rows, {
     shape,
-    grams,
+    attentionWeights,
     checkpoint: again,
     workers,
     signal: stop.signal,
@@ -245,7 +249,7 @@ it('continues after an abort: finished rows are not run again', async () => {
   expect(await first).toBe(false);
   expect([await again.has('row-0'), await again.has('row-2')]).toEqual([true, false]);
   const before = engine.device.allocatedBytes;
-  expect(await collect(engine, rows, { shape, grams, checkpoint: again, workers })).toBe(true);
+  expect(await collect(engine, rows, { shape, attentionWeights, checkpoint: again, workers })).toBe(true);
   expect(engine.device.allocatedBytes).toBe(before);
   for (const row of ['row-0', 'row-1', 'row-2']) expect(await again.read(row)).toEqual(await checkpoint.read(row));
 });
@@ -266,7 +270,7 @@ it.each([0, 1, 2])(
     };
     const empty = await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
     const before = engine.device.allocatedBytes;
-    await expect(collect(engine, rows, { shape, grams, checkpoint: empty, workers })).rejects.toBe(error);
+    await expect(collect(engine, rows, { shape, attentionWeights, checkpoint: empty, workers })).rejects.toBe(error);
     expect(engine.device.allocatedBytes).toBe(before);
     expect(await empty.has(`row-${failing}`)).toBe(false);
   },
@@ -280,7 +284,7 @@ it('a task that fails in an aborted row leaves no unhandled rejection', async ()
   };
   const empty = await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
   const workers: Workers = { threads: 2, run, async dispose() {} };
-  const done = collect(engine, rows, { shape, grams, checkpoint: empty, workers, signal: stop.signal });
+  const done = collect(engine, rows, { shape, attentionWeights, checkpoint: empty, workers, signal: stop.signal });
   await Promise.allSettled([done]);
   await new Promise(resolve => setTimeout(resolve, 10));
 });

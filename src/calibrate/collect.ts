@@ -25,12 +25,12 @@ export async function collect(
   rows: readonly (readonly number[])[],
   {
     shape,
-    grams,
+    attentionWeights,
     checkpoint,
     workers,
     signal,
     onProgress,
-  }: Pick<CalibrationJob, 'shape' | 'grams' | 'checkpoint'> & StageOptions,
+  }: Pick<CalibrationJob, 'shape' | 'attentionWeights' | 'checkpoint'> & StageOptions,
 ): Promise<boolean> {
   const plan = createPlan(F16, engine.config);
   const model = planShape(engine);
@@ -53,7 +53,7 @@ export async function collect(
       const gathered = await layers[layer](engine.device, seen);
       if (!gathered) return;
       const { q, k, v } = gathered;
-      const observed = { ...gathered, grams: grams[layer] };
+      const observed = { ...gathered, ...attentionWeights[layer] };
       const request = { shape: statisticsOfLayer(shape, model, layer), row, observed };
       records[layer] = watch(workers.run('observe', request, [q.buffer, k.buffer, v.buffer]));
     };

@@ -8,6 +8,7 @@ import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { CALIBRATION_SAMPLES, defaultCalibrationTokens } from '../engine/profile.ts';
 import { type DeviceName, isGpu } from '../kernel/open.ts';
 import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
+import type { AttentionWeights } from '../plan/attention-sensitivity.ts';
 import { defaultCodecs } from '../plan/default-codecs.ts';
 import { outputGrams } from '../plan/metric.ts';
 import type { PlanShape } from '../plan/plan.ts';
@@ -66,8 +67,8 @@ export interface CalibrationJob extends CalibrationRows {
   /** Part of file names in the checkpoint, so that other codecs do not overwrite them. */
   codecsHash: string;
   codecShape: PlanShape;
-  /** [layer], see metric.ts. */
-  grams: Float32Array[];
+  /** [layer]. */
+  attentionWeights: AttentionWeights[];
 }
 
 /** Given as a codec, it asks for the sensitivities of TurboQuant. */
@@ -92,12 +93,12 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   const fingerprint = await modelFingerprint(file);
   const chosen = await chooseRows(file, options, context);
   const { rows } = chosen;
-  const { heads, kvHeads, headDim, layers, attentionScale: scale } = config;
+  const { heads, kvHeads, headDim, layers, attentionScale: scale, attentionSoftcap: softcap } = config;
   const codecShape = planShape(file);
   const { pageTokens } = checkShape(codecShape);
   const samples = options.samples ?? CALIBRATION_SAMPLES;
   const perRow = Math.min(maxSamples({ context, pageTokens }), Math.ceil(samples / rows.length));
-  const attention = { heads, kvHeads, headDim, scale, ropeFrequencies: rope.frequencies, context, pageTokens };
+  const attention = { heads, kvHeads, headDim, scale, softcap, ropeFrequencies: rope.frequencies, context, pageTokens };
   const steps = Math.round((rows.length * context) / QUERIES);
   const queryStep = Math.min(MAX_QUERY_STEP, Math.max(MIN_QUERY_STEP, steps));
   const shape = { ...attention, samples: perRow, queryStep, seed };
@@ -108,11 +109,8 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   // Plans of TurboQuant are only of use where there is no mead.
   const probesTurbo = !hasMead || codecs.has(TURBO_SPEC);
   const probedCodecs = [...(hasMead ? ['mead2'] : []), ...(probesTurbo ? [TURBO_SPEC] : [])];
-  const grams: Float32Array[] = [];
-  for (let layer = 0; layer < layers; layer++) {
-    const output = await readTensorAsFloat32(file.gguf, requireTensor(file.gguf, `blk.${layer}.attn_output.weight`));
-    grams.push(outputGrams(output, config));
-  }
+  const attentionWeights: AttentionWeights[] = [];
+  for (let layer = 0; layer < layers; layer++) attentionWeights.push(await readAttentionWeights(file, layer));
   const text = sha256([...rows, ...chosen.heldOut].join('\n'));
   const key = sha256(JSON.stringify([packageVersion, fingerprint, text, context, perRow, seed])).slice(0, 16);
   const codecsHash = sha256([...codecs.keys()].join()).slice(0, 8);
@@ -120,7 +118,17 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   return {
     ...chosen,
     ...{ fingerprint, checkpoint, context, seed, text },
-    ...{ shape, codecs: [...codecs.values()], probedCodecs, codecsHash, codecShape, grams },
+    ...{ shape, codecs: [...codecs.values()], probedCodecs, codecsHash, codecShape, attentionWeights },
+  };
+}
+
+async function readAttentionWeights({ gguf, config }: ModelFile, layer: number): Promise<AttentionWeights> {
+  const read = (name: string) => readTensorAsFloat32(gguf, requireTensor(gguf, `blk.${layer}.${name}.weight`));
+  const normWeights = config.norms === 'inputs' ? undefined : await read('post_attention_norm');
+  return {
+    grams: outputGrams(await read('attn_output'), config, normWeights),
+    sinkLogits: config.sinkLogits ? await read('attn_sinks') : undefined,
+    outputNorm: normWeights?.reduce((sum, weight) => sum + weight ** 2, 0),
   };
 }
 

@@ -42,7 +42,7 @@ export async function train(options: TrainOptions): Promise<Trained | undefined>
 }
 
 async function learnOne(
-  { shape, codecShape, codecs, rows, grams, content, checkpoint, workers }: TrainOptions,
+  { shape, codecShape, codecs, rows, attentionWeights, content, checkpoint, workers }: TrainOptions,
   layer: number,
   side: 'key' | 'value',
 ): Promise<Uint8Array> {
@@ -53,7 +53,7 @@ async function learnOne(
     side,
     codecs,
     codecShape: checkShape(shapeOfLayer(codecShape, layer)),
-    grams: grams[layer],
+    grams: attentionWeights[layer].grams,
   };
   const result = await workers.run(
     'learn',

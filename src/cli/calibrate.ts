@@ -12,6 +12,7 @@ import {
 } from '../calibrate/calibrate.ts';
 import { AUTO, choosePlan } from '../plan/auto.ts';
 import { DEFAULT_CODECS } from '../plan/default-codecs.ts';
+import { planShapeOf } from '../plan/plan.ts';
 import { formatCount, formatDuration, formatFileSize, parseCount } from '../util/units.ts';
 import {
   addDeviceOptions,
@@ -147,8 +148,7 @@ function topPairShare({ profile: { learned } }: CalibrationResult): number | und
 /** The plan of two bits per value; undefined if no sensitivities were measured. */
 function describePlan({ profile }: CalibrationResult) {
   if (Object.keys(profile.sensitivities).length === 0) return undefined;
-  const shape = { ...profile.shape, ropeFrequencies: Float64Array.from(profile.shape.ropeFrequencies) };
-  const { spec, predicted } = choosePlan({ ...AUTO, bits: 2 }, shape, profile);
+  const { spec, predicted } = choosePlan({ ...AUTO, bits: 2 }, planShapeOf(profile.shape), profile);
   return { kv: spec, predicted };
 }
 

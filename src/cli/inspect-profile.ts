@@ -6,7 +6,7 @@ import { zoo } from '../codec/zoo.ts';
 import { fileSource } from '../model/source.ts';
 import { AUTO, choosePlan } from '../plan/auto.ts';
 import { learnedCovers } from '../plan/default-codecs.ts';
-import type { PlanShape } from '../plan/plan.ts';
+import { type PlanShape, planShapeOf } from '../plan/plan.ts';
 import { isProfileStart, type Profile } from '../plan/profile.ts';
 import { openProfile } from '../plan/profile-input.ts';
 import { KvasirError, ShapeError, SpecError } from '../util/errors.ts';
@@ -38,8 +38,8 @@ export async function showProfile(name: string, { json }: { json?: boolean }): P
 
 async function describeProfile(profile: Profile, path: string) {
   const { hash, fingerprint, provenance, sensitivities } = profile;
-  const { layers, kvHeads, headDim, ropeFrequencies } = profile.shape;
-  const shape: PlanShape = { layers, kvHeads, headDim, ropeFrequencies: Float64Array.from(ropeFrequencies) };
+  const { layers, kvHeads, headDim } = profile.shape;
+  const shape = planShapeOf(profile.shape);
   return {
     path,
     bytes: (await stat(path).catch(() => undefined))?.size,

@@ -14,8 +14,12 @@ import { type ModelFile, planShape } from './engine.ts';
 import { modelFingerprint } from './model-fingerprint.ts';
 
 export function profileShape({ config, rope }: Pick<ModelFile, 'config' | 'rope'>): ProfileShape {
-  const { layers, kvHeads, headDim } = config;
-  return { layers, kvHeads, headDim, ropeFrequencies: [...rope.frequencies] };
+  const { layers, kvHeads, headDim, attentionWindows } = config;
+  return {
+    ...{ layers, kvHeads, headDim, ropeFrequencies: [...rope.frequencies] },
+    ...(attentionWindows.some(window => window) && { attentionWindows }),
+    ...(rope.local && { localRopeFrequencies: [...rope.local.frequencies] }),
+  };
 }
 
 /** Tokens times weights per CPU core of a model between these sizes. */

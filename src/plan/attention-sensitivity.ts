@@ -4,14 +4,15 @@
  * - p_tj^2 e^T G e, if it is in the value;
  * - p_tj^2 |v_j - o_t|^2 (q_t . e)^2, if it is in the key, where |x|^2 = x^T G x.
  * p are the attention probabilities, o_t is the attention output, and G = W^T W for the head's columns of the output matrix.
- * The sums over queries give a weight per token, and a metric for all tokens.
+ * A softcap multiplies (q_t . e) by its slope. The sums over queries give a weight per token, and a metric for all tokens.
  */
 
 import { DEFAULT_WINDOW } from '../codec/spec.ts';
 import { floatBits } from '../kernel/float.ts';
-import { sealedPagesAt } from '../kernel/visibility.ts';
+import { firstVisible, sealedPagesAt } from '../kernel/visibility.ts';
 import { fieldOffsets } from '../kernel/wasm/fields.ts';
 import { SOFTMAX_STATE_BYTES, sensitivityKernels, TOKEN_BLOCK } from '../kernel/wasm/kernels/attention-sensitivity.ts';
+import { MASKED } from '../kernel/wasm/kernels/online-softmax.ts';
 import { instantiate } from '../kernel/wasm/module.ts';
 import { ropeBothSides } from './metric.ts';
 
@@ -29,8 +30,10 @@ export interface AttentionShape {
   /** Tokens per row. */
   context: number;
   pageTokens: number;
-  /** The layer sees only the last tokens; then only queries that see all tokens of the row are measured. */
+  /** The layer sees only the last tokens. */
   window?: number;
+  /** Scores s become softcap * tanh(s / softcap); 0: they do not. */
+  softcap: number;
 }
 
 export interface AttentionSensitivity {
@@ -42,6 +45,25 @@ export interface AttentionSensitivity {
   metric: Float64Array;
   /** [query head of the group]: the sum of squared probabilities over all queries and tokens. */
   shares: Float64Array;
+  /** [query that reads codes]: the squared norm of what the heads add to the output, as if they were orthogonal. */
+  outputNorms: number[];
+}
+
+/** The weights of a layer that decide how much errors matter. */
+export interface AttentionWeights {
+  /** [head][dim][dim], see metric.ts. */
+  grams: Float32Array;
+  /** [head]: a logit that the softmax includes. */
+  sinkLogits?: Float32Array;
+  /** The squared norm of the output, if the layer normalizes it. */
+  outputNorm?: number;
+}
+
+/** Vectors are after RoPE: k and v [token][kv head][dim], q [query][head][dim]. */
+export interface AttentionInput extends AttentionWeights {
+  q: Float32Array;
+  k: Float32Array;
+  v: Float32Array;
 }
 
 /** Number of tokens that a query at position t reads from sealed pages. Rows shorter than two pages have two half-row pages. */
@@ -53,15 +75,15 @@ export function sealedTokens(
   return page * sealedPagesAt(t, { pageTokens: page, recent: 0 });
 }
 
-/** Of one KV head. Vectors are after RoPE: k and v [token][kv head][dim], q [query][head][dim] at positions `queries`. */
+/** Of one KV head. `queries` are the positions of the queries. */
 export function measureSensitivity(
   shape: AttentionShape,
   { arrays, computeValueNorms, attend, addErrorWeights, addOuterProduct }: SensitivityKernels,
   head: number,
   queries: readonly number[],
-  { q, k, v, grams }: { q: Float32Array; k: Float32Array; v: Float32Array; grams: Float32Array },
+  { q, k, v, grams, sinkLogits }: AttentionInput,
 ): AttentionSensitivity {
-  const { heads, kvHeads, headDim: d, scale, context, pageTokens, window = context } = shape;
+  const { heads, kvHeads, headDim: d, scale, context, pageTokens, window } = shape;
   const group = heads / kvHeads;
   const { rawQuery, query, keys, values, gram, valueNorms, p, output, gramOutput, keySums, valueSums, moments } =
     arrays;
@@ -76,17 +98,22 @@ export function measureSensitivity(
   }
   const weights = new Float32Array(context);
   const shares = new Float64Array(group);
+  const outputNorms: number[] = [];
   for (let g = 0; g < group; g++) {
     gram.set(grams.subarray((head * group + g) * d * d, (head * group + g + 1) * d * d));
     valueNorms.fill(0);
     valueSums.fill(0);
     computeValueNorms();
+    const sinkLogit = sinkLogits ? sinkLogits[head * group + g] * Math.LOG2E : MASKED;
     queries.forEach((t, n) => {
       const sealed = sealedTokens(shape, t);
-      if (sealed === 0 || t >= window) return;
+      const visible = firstVisible(t, window);
+      // Sinks stay in f16 and have no error.
+      const first = Math.max(SINKS, visible);
+      if (sealed <= first) return;
       rawQuery.set(q.subarray((n * heads + head * group + g) * d, (n * heads + head * group + g + 1) * d));
       for (let i = 0; i < d; i++) query[i] = scale * Math.LOG2E * rawQuery[i];
-      attend(t + 1);
+      attend(visible, t + 1, sinkLogit);
       let length = 0;
       for (let i = 0; i < d; i++) {
         let sum = 0;
@@ -94,13 +121,14 @@ export function measureSensitivity(
         gramOutput[i] = sum;
         length += sum * output[i];
       }
-      // Sinks stay in f16 and have no error.
-      p.fill(0, 0, SINKS);
-      p.fill(0, sealed, TOKEN_BLOCK * Math.ceil(sealed / TOKEN_BLOCK));
-      addErrorWeights(sealed, length);
-      for (let page = 0; page * pageTokens < sealed; page++) {
+      outputNorms[n] = (outputNorms[n] ?? 0) + length;
+      p.fill(0, blockStart(first), first);
+      p.fill(0, sealed, blockEnd(sealed));
+      addErrorWeights(first, sealed, length);
+      for (let page = Math.floor(first / pageTokens); page * pageTokens < sealed; page++) {
         let weight = 0;
-        for (let j = page * pageTokens; j < Math.min(sealed, (page + 1) * pageTokens); j++) weight += p[j];
+        for (let j = Math.max(first, page * pageTokens); j < Math.min(sealed, (page + 1) * pageTokens); j++)
+          weight += p[j];
         addOuterProduct(page, weight);
       }
     });
@@ -117,14 +145,23 @@ export function measureSensitivity(
     ropeBothSides(moment, d, shape.ropeFrequencies, -page * pageTokens);
     for (let i = 0; i < metric.length; i++) metric[i] += moment[i];
   }
-  return { keys: keySums.slice(0, context), values: weights, metric, shares };
+  return {
+    keys: keySums.slice(0, context),
+    values: weights,
+    metric,
+    shares,
+    outputNorms: outputNorms.filter(norm => norm > 0),
+  };
 }
 
 export type SensitivityKernels = ReturnType<typeof createSensitivityKernels>;
 
+const blockStart = (token: number) => token - (token % TOKEN_BLOCK);
+const blockEnd = (token: number) => TOKEN_BLOCK * Math.ceil(token / TOKEN_BLOCK);
+
 /** The WebAssembly kernels and their memory. */
-export function createSensitivityKernels({ headDim: dims, context, pageTokens }: AttentionShape) {
-  const padded = TOKEN_BLOCK * Math.ceil(context / TOKEN_BLOCK);
+export function createSensitivityKernels({ headDim: dims, context, pageTokens, softcap }: AttentionShape) {
+  const padded = blockEnd(context);
   const vector = 16 * Math.ceil(dims / 4);
   const sizes = {
     state: SOFTMAX_STATE_BYTES,
@@ -137,28 +174,47 @@ export function createSensitivityKernels({ headDim: dims, context, pageTokens }:
     values: 4 * padded * dims,
     valueNorms: 4 * padded,
     p: 4 * padded,
+    slopes: 4 * padded,
     keySums: 4 * padded,
     valueSums: 4 * padded,
     moments: 4 * Math.ceil(context / pageTokens) * dims * dims,
   };
   const { bytes, ...offsets } = fieldOffsets(sizes);
   const { memory, calls } = instantiate(sensitivityKernels(dims), bytes);
-  const arrays = (Object.keys(sizes) as (keyof typeof sizes)[]).map(name => [
+  const named = (Object.keys(sizes) as (keyof typeof sizes)[]).map(name => [
     name,
     new Float32Array(memory.buffer, offsets[name], sizes[name] / 4),
   ]);
-  const blocks = (count: number) => TOKEN_BLOCK * Math.ceil(count / TOKEN_BLOCK);
+  const arrays = Object.fromEntries(named) as Record<keyof typeof sizes, Float32Array>;
+  arrays.slopes.fill(1);
+  /** The arrays from a block on. */
+  const from = (block: number) => {
+    const at = (name: 'valueNorms' | 'p' | 'slopes' | 'keySums' | 'valueSums') => offsets[name] + 4 * block;
+    return {
+      ...offsets,
+      keys: offsets.keys + 4 * block * dims,
+      values: offsets.values + 4 * block * dims,
+      ...{ forms: at('valueNorms'), p: at('p'), slopes: at('slopes') },
+      ...{ keySums: at('keySums'), valueSums: at('valueSums') },
+    };
+  };
   return {
-    arrays: Object.fromEntries(arrays) as Record<keyof typeof sizes, Float32Array>,
+    arrays,
     computeValueNorms: () => calls.quadraticForm({ ...offsets, count: padded, forms: offsets.valueNorms }),
-    attend: (count: number) => calls.attend({ ...offsets, count }),
-    addErrorWeights: (count: number, outputForm: number) =>
-      calls.errorWeights({
-        ...offsets,
-        count: blocks(count),
-        forms: offsets.valueNorms,
-        outputForm: floatBits(outputForm),
-      }),
+    attend: (first: number, end: number, sinkLogit: number) => {
+      const block = blockStart(first);
+      calls.attend({
+        ...from(block),
+        count: end - block,
+        hidden: first - block,
+        softcap: floatBits(softcap),
+        sinkLogit: floatBits(sinkLogit),
+      });
+    },
+    addErrorWeights: (first: number, end: number, outputForm: number) => {
+      const block = blockStart(first);
+      calls.errorWeights({ ...from(block), count: blockEnd(end) - block, outputForm: floatBits(outputForm) });
+    },
     addOuterProduct: (page: number, weight: number) =>
       calls.addOuterProduct({
         sum: offsets.moments + 4 * dims * dims * page,

@@ -2,7 +2,7 @@
 import { createCodec, type KvLearned, needsProfile, placeholderLearned } from '../codec/kv.ts';
 import { F16, formatSpec, type KvSpec, parseSpec } from '../codec/spec.ts';
 import { type KvasirError, ShapeError, UnsupportedError } from '../util/errors.ts';
-import type { PlanShape } from './plan.ts';
+import { type PlanShape, shapeOfLayer } from './plan.ts';
 
 /**
  * All that are learned in little time; `defaultCodecs` leaves out those that do not support a model's shape. Product
@@ -16,9 +16,9 @@ export const defaultCodecs = (shape: PlanShape): KvSpec[] =>
 export const supportsShape = (spec: KvSpec, shape: PlanShape): boolean =>
   succeeds(() => createCodec(spec, shape, placeholderLearned(spec, shape)), ShapeError);
 
-/** What calibration for these codecs learns of a layer, untrained. */
+/** What calibration for these codecs learns of the first layer, untrained. */
 export function placeholderForAll(codecs: readonly KvSpec[], shape: PlanShape): KvLearned {
-  const all = codecs.map(codec => placeholderLearned(codec, shape));
+  const all = codecs.map(codec => placeholderLearned(codec, shapeOfLayer(shape, 0)));
   return {
     key: Object.assign({}, ...all.map(({ key }) => key)),
     value: Object.assign({}, ...all.map(({ value }) => value)),
@@ -26,7 +26,7 @@ export function placeholderForAll(codecs: readonly KvSpec[], shape: PlanShape): 
 }
 
 /**
- * What to calibrate for, so that learned arrays of a layer cover a spec: the spec without its window, or the one side that
+ * What to calibrate for, so that learned arrays of the first layer cover a spec: the spec without its window, or the one side that
  * is missing. Undefined if they cover it.
  */
 export function missingCodecs(learned: KvLearned, { key, value }: KvSpec, shape: PlanShape): string | undefined {
@@ -41,9 +41,9 @@ export function missingCodecs(learned: KvLearned, { key, value }: KvSpec, shape:
   return formatSpec({ ...F16, key, value });
 }
 
-/** Whether the learned arrays of a layer hold everything that a spec needs. */
+/** Whether the learned arrays of the first layer hold everything that a spec needs. */
 export const learnedCovers = (learned: KvLearned, spec: KvSpec, shape: PlanShape): boolean =>
-  succeeds(() => createCodec(spec, shape, learned), UnsupportedError);
+  succeeds(() => createCodec(spec, shapeOfLayer(shape, 0), learned), UnsupportedError);
 
 function succeeds(create: () => void, Refusal: typeof KvasirError): boolean {
   try {

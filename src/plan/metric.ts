@@ -1,16 +1,21 @@
 /** Error metrics: e^T M e is how much an error e of a key or value changes a layer's output. */
 
-/** [head][dim][dim]: the Gram matrices W^T W of each head's columns of the output matrix W, [width][heads x headDim]. */
+/**
+ * [head][dim][dim]: the Gram matrices W^T W of each head's columns of the output matrix W, [width][heads x headDim], whose
+ * rows are multiplied by the weights of the norm that follows, if there is one.
+ */
 export function outputGrams(
   output: Float32Array,
   { heads, headDim }: { heads: number; headDim: number },
+  normWeights?: Float32Array,
 ): Float32Array<ArrayBuffer> {
   const inputs = heads * headDim;
   const grams = new Float64Array(inputs * headDim);
   for (let row = 0; row < output.length; row += inputs) {
+    const weight = (normWeights?.[row / inputs] ?? 1) ** 2;
     for (let i = 0; i < inputs; i++) {
       const head = i - (i % headDim);
-      const x = output[row + i];
+      const x = weight * output[row + i];
       for (let j = 0, at = i * headDim; j < headDim; j++) grams[at + j] += x * output[row + head + j];
     }
   }

@@ -9,7 +9,7 @@ import { packedPages, sealPosition, tailBlocks, tailBlockTokens } from '../kerne
 import { formatCount } from '../util/units.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
 import { errorWeights } from './error-ratio.ts';
-import { measuredDivergence, type Profile } from './profile.ts';
+import { measuredDivergence, type Profile, type ProfileShape } from './profile.ts';
 
 /**
  * Which pages a cache has, and which of them are read. `packed`: codes only. `shadow`, for evaluation: codes and f16;
@@ -58,6 +58,13 @@ export interface PlanShape extends KvShape {
   /** RoPE frequencies of layers with a window, if they are others. */
   localRopeFrequencies?: Float64Array;
 }
+
+/** The shape of the model that a profile was made for. */
+export const planShapeOf = ({ ropeFrequencies, localRopeFrequencies, ...sizes }: ProfileShape): PlanShape => ({
+  ...sizes,
+  ropeFrequencies: Float64Array.from(ropeFrequencies),
+  localRopeFrequencies: localRopeFrequencies && Float64Array.from(localRopeFrequencies),
+});
 
 /** The shape of one layer's codecs. */
 export const shapeOfLayer = (shape: PlanShape, layer: number): PlanShape =>

@@ -1,6 +1,6 @@
 import { fileURLToPath } from 'node:url';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { type PlanShape, type Preset, presets } from './plan.ts';
+import { type PlanShape, type Preset, planShapeOf, presets } from './plan.ts';
 import { choosePreset } from './presets.ts';
 import type { Profile } from './profile.ts';
 import { readProfile } from './profile-store.ts';
@@ -10,7 +10,7 @@ let shape: PlanShape;
 
 beforeAll(async () => {
   profile = await readProfile(fileURLToPath(new URL('../../models/mimir.kvprofile', import.meta.url)));
-  shape = { ...profile.shape, ropeFrequencies: Float64Array.from(profile.shape.ropeFrequencies) };
+  shape = planShapeOf(profile.shape);
 });
 
 describe('the presets', () => {

@@ -62,6 +62,10 @@ export interface ProfileShape {
   headDim: number;
   /** RoPE: the angle per position of each adjacent pair of dims. */
   ropeFrequencies: readonly number[];
+  /** How many of the last tokens each layer sees, if not all see all. */
+  attentionWindows?: readonly (number | undefined)[];
+  /** The angles of layers with a window, if they are others. */
+  localRopeFrequencies?: readonly number[];
 }
 
 /** What a profile file contains. */
@@ -253,7 +257,7 @@ function checkHeader(json: unknown, check: Check): Header {
   const header = asRecord(json);
   const shape = asRecord(header.shape);
   const provenance = asRecord(header.made);
-  const { layers, kvHeads, headDim, turn } = shape;
+  const { layers, kvHeads, headDim, turn, attentionWindows, localRopeFrequencies } = shape;
   check(
     typeof header.fingerprint === 'string' && /^[0-9a-f]{64}$/.test(header.fingerprint),
     'its model fingerprint is invalid',
@@ -262,9 +266,17 @@ function checkHeader(json: unknown, check: Check): Header {
     isIntegerIn(layers, 1, MAX_LAYERS) && isIntegerIn(kvHeads, 1, 1024) && isIntegerIn(headDim, 4, 1024),
     'its shape is invalid',
   );
+  const areAngles = (angles: unknown): angles is number[] =>
+    Array.isArray(angles) && 2 * angles.length <= headDim && angles.every(Number.isFinite);
   check(
-    Array.isArray(turn) && 2 * turn.length <= headDim && turn.every(Number.isFinite),
+    areAngles(turn) && (localRopeFrequencies === undefined || areAngles(localRopeFrequencies)),
     'its RoPE frequencies are invalid',
+  );
+  const isWindow = (window: unknown) => window === null || isIntegerIn(window, 1, 2 ** 31 - 1);
+  check(
+    attentionWindows === undefined ||
+      (Array.isArray(attentionWindows) && attentionWindows.length === layers && attentionWindows.every(isWindow)),
+    'its windows are invalid',
   );
   // Profiles of Kvasir 0.1.0 have no model name, sources and measurements.
   const { tokens, context, samples, seed, text, codecs, version, model = '', sources = [] } = provenance;
@@ -281,7 +293,11 @@ function checkHeader(json: unknown, check: Check): Header {
   check(isList(list, MAX_ARRAYS), 'its list of arrays is invalid');
   return {
     fingerprint: header.fingerprint,
-    shape: { layers, kvHeads, headDim, ropeFrequencies: turn },
+    shape: {
+      ...{ layers, kvHeads, headDim, ropeFrequencies: turn },
+      ...(attentionWindows && { attentionWindows: attentionWindows.map(window => window ?? undefined) }),
+      ...(localRopeFrequencies && { localRopeFrequencies }),
+    },
     provenance: {
       ...{ model, tokens, context, samples, seed, text },
       sources: sources.map(asRecord).map(({ name, tokens }) => ({ name, tokens })),

@@ -11,6 +11,7 @@ import type { Samples } from '../codec/learned.ts';
 import { createRandom } from '../codec/parts/random.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
 import {
+  type AttentionInput,
   type AttentionShape,
   createSensitivityKernels,
   measureSensitivity,
@@ -45,7 +46,7 @@ export interface LayerRecord {
   shares: Float32Array;
   /** [side][kv head][dim]: the largest magnitudes. */
   maxima: Float32Array;
-  /** One number: the squared norm of the layer's input, the median over tokens. */
+  /** One number: the squared norm of the layer's input, the median over tokens; times what a norm of its output divides by. */
   inputNorm: Float32Array;
   /** [kv head][sample][dim], f16: keys after RoPE. */
   keys: Uint16Array;
@@ -108,30 +109,27 @@ export function sampledQueries({ context, queryStep, seed }: StatisticsShape, ro
   return [...queries, context - 1];
 }
 
-/** The input of a record: one layer's vectors of a row. */
-export interface LayerObservation {
-  /** Vectors after RoPE: [sampled query][head][dim], and [token][kv head][dim]. */
-  q: Float32Array;
-  k: Float32Array;
-  v: Float32Array;
-  /** [head][dim][dim], see metric.ts. */
-  grams: Float32Array;
+/** The input of a record: one layer's vectors of a row; the queries are the sampled ones. */
+export interface LayerObservation extends AttentionInput {
   inputNorm: number;
 }
 
 /** Computes one layer's record of a row. */
 export function observeLayer(shape: StatisticsShape, row: number, observed: LayerObservation): Uint8Array<ArrayBuffer> {
   const { heads, kvHeads, headDim, samples, context } = shape;
-  const { k, v } = observed;
+  const { k, v, inputNorm, outputNorm } = observed;
   const bytes = new Uint8Array(recordBytes(shape));
   const record = viewRecord(shape, bytes);
-  record.inputNorm[0] = observed.inputNorm;
+  const outputNorms: number[] = [];
   const positions = sampledPositions(shape, row);
   const queries = sampledQueries(shape, row);
   const vector = kvHeads * headDim;
   const kernels = createSensitivityKernels(shape);
   for (let head = 0; head < kvHeads; head++) {
     const sensitivity = measureSensitivity(shape, kernels, head, queries, observed);
+    sensitivity.outputNorms.forEach((norm, i) => {
+      outputNorms[i] = (outputNorms[i] ?? 0) + norm;
+    });
     record.metric.set(sensitivity.metric, head * headDim * headDim);
     record.shares.set(sensitivity.shares, (head * heads) / kvHeads);
     positions.forEach((t, i) => {
@@ -144,6 +142,8 @@ export function observeLayer(shape: StatisticsShape, row: number, observed: Laye
       }
     });
   }
+  // Changes of an output that is normalized are relative to its norm before that.
+  record.inputNorm[0] = outputNorm ? (inputNorm * median(outputNorms)) / outputNorm : inputNorm;
   for (const [side, x] of [k, v].entries()) {
     const largest = record.maxima.subarray(side * vector, (side + 1) * vector);
     for (let offset = SINKS * vector; offset < context * vector; offset += vector) {
@@ -152,6 +152,8 @@ export function observeLayer(shape: StatisticsShape, row: number, observed: Laye
   }
   return bytes;
 }
+
+const median = (values: readonly number[]) => [...values].sort((a, b) => a - b)[values.length >> 1] ?? 1;
 
 /** The samples that codecs learn one side of a layer from: its records of all rows, in order, and the side's metric. */
 export function samplesFromRecords(

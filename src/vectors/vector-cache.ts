@@ -135,7 +135,8 @@ export async function createCache(shape: CacheShape, spec: string, options: Cach
 async function planFor(spec: KvSpec, shape: PlanShape, { learned, profile }: CacheOptions): Promise<Plan> {
   if (!learned) {
     const opened = profile === undefined ? undefined : await openProfile(profile);
-    if (opened) checkProfile(opened, { ...shape, ropeFrequencies: [...(shape.ropeFrequencies ?? [])] });
+    const { layers, kvHeads, headDim, ropeFrequencies = [] } = shape;
+    if (opened) checkProfile(opened, { layers, kvHeads, headDim, ropeFrequencies: [...ropeFrequencies] });
     return createPlan(spec, shape, opened);
   }
   if (profile !== undefined) throw new InputError('learned and profile exclude each other. Give one of them.');

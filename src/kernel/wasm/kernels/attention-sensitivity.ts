@@ -6,7 +6,7 @@
 import { f32, f32x4, type I32, i32, index, type Local, v128 } from '../emit.ts';
 import { Kernel, signature } from '../module.ts';
 import { horizontalSums } from '../ops.ts';
-import { clearState, MASKED, onlineSoftmax, stateBytes } from './online-softmax.ts';
+import { capScores, MASKED, onlineSoftmax, stateBytes } from './online-softmax.ts';
 
 /** Tokens per block. */
 export const TOKEN_BLOCK = 16;
@@ -43,17 +43,33 @@ function forEachBlockDots(
   });
 }
 
-/** p = softmax (base 2) of the query's dots with the first `count` keys, output = the sum of p[n] values[n]. */
+/**
+ * p = softmax (base 2) of the query's dots with `count` keys, of which the first `hidden` are masked; output = the sum of
+ * p[n] values[n]. The softmax includes `sinkLogit`. With a softcap, slopes[n] = the derivative of the capped score.
+ * `sinkLogit` and `softcap` are the bits of f32.
+ */
 function attend(dims: number) {
-  const k = new Kernel(signature('attend', 'query', 'keys', 'values', 'count', 'p', 'output', 'state'));
-  const { query, keys, values, count, p, output, state } = k.params;
+  const inputs = ['query', 'keys', 'values', 'count', 'hidden', 'softcap', 'sinkLogit'] as const;
+  const k = new Kernel(signature('attend', ...inputs, 'p', 'slopes', 'output', 'state'));
+  const { query, keys, values, count, hidden, softcap, p, slopes, output, state } = k.params;
   const padded = k.i32(i32.and(i32.add(count, TOKEN_BLOCK - 1), -TOKEN_BLOCK));
   forEachBlockDots(k, dims, keys, padded, query, (dots, offset) => {
     const to = k.i32(i32.add(p, offset));
     for (const [i, dot] of dots.entries()) k.do(v128.store(to, dot, 16 * i));
   });
-  k.for(count, padded, 1, n => k.do(f32.store(index(p, 4, n), f32.const(MASKED))));
-  clearState(k, state, 0);
+  capScores(k, p, padded, softcap);
+  k.if(softcap, () => {
+    const inverse = f32.div(f32.const(Math.LN2), f32.fromBits(softcap));
+    const inverseMax = k.v128(f32x4.splat(inverse));
+    k.for(0, i32.mul(padded, 4), 16, i => {
+      const tanh = k.v128(f32x4.mul(inverseMax, v128.load(i32.add(p, i))));
+      k.do(v128.store(i32.add(slopes, i), f32x4.sub(f32x4.const(1), f32x4.mul(tanh, tanh))));
+    });
+  });
+  const mask = (n: I32) => k.do(f32.store(index(p, 4, n), f32.const(MASKED)));
+  k.for(0, hidden, 1, mask);
+  k.for(count, padded, 1, mask);
+  k.do(f32.store(state, f32.fromBits(k.params.sinkLogit)), f32.store(state, f32.const(1), 4));
   onlineSoftmax(k, p, padded, state, false);
   const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), f32.load(state, 4))));
   k.for(0, i32.mul(padded, 4), 16, i => {
@@ -96,23 +112,25 @@ function quadraticForm(dims: number) {
 }
 
 /**
- * Replaces each token's p by w = p^2 |v - output|^2 in the metric of the Gram matrix G. gramOutput is G output,
+ * Replaces each token's p by w = (p slope)^2 |v - output|^2 in the metric of the Gram matrix G. gramOutput is G output,
  * outputForm the bits of output^T G output. keySums += w, valueSums += p^2.
  */
 function errorWeights(dims: number) {
-  const k = new Kernel(
-    signature('errorWeights', 'values', 'count', 'p', 'forms', 'gramOutput', 'outputForm', 'keySums', 'valueSums'),
-  );
-  const { values, count, p, forms, gramOutput, keySums, valueSums } = k.params;
+  const inputs = ['values', 'count', 'p', 'slopes', 'forms', 'gramOutput', 'outputForm'] as const;
+  const k = new Kernel(signature('errorWeights', ...inputs, 'keySums', 'valueSums'));
+  const { values, count, p, slopes, forms, gramOutput, keySums, valueSums } = k.params;
   const outputForm = k.v128(f32x4.splat(f32.fromBits(k.params.outputForm)));
   const [square, w] = [k.v128(), k.v128()];
   forEachBlockDots(k, dims, values, count, gramOutput, (dots, offset) => {
-    const [pAt, form, keySum, valueSum] = [p, forms, keySums, valueSums].map(base => k.i32(i32.add(base, offset)));
+    const [pAt, slope, form, keySum, valueSum] = [p, slopes, forms, keySums, valueSums].map(base =>
+      k.i32(i32.add(base, offset)),
+    );
     dots.forEach((dot, i) => {
       const at = 16 * i;
       k.set(square, f32x4.mul(v128.load(pAt, at), v128.load(pAt, at)));
       const distance = f32x4.sub(f32x4.add(v128.load(form, at), outputForm), f32x4.add(dot, dot));
-      k.set(w, f32x4.mul(square, f32x4.max(distance, v128.zero)));
+      const slopeSquare = f32x4.mul(v128.load(slope, at), v128.load(slope, at));
+      k.set(w, f32x4.mul(f32x4.mul(square, slopeSquare), f32x4.max(distance, v128.zero)));
       k.do(v128.store(pAt, w, at));
       k.do(v128.store(keySum, f32x4.add(v128.load(keySum, at), w), at));
       k.do(v128.store(valueSum, f32x4.add(v128.load(valueSum, at), square), at));

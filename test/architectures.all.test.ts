@@ -59,6 +59,7 @@ const MODELS: Record<string, TinyOptions> = {
   qwen2: { architecture: 'qwen2' },
   qwen3: { architecture: 'qwen3', headDim: 32 },
   'llama, experts': { architecture: 'llama', experts: [8, 2] },
+  qwen2moe: { architecture: 'qwen2moe', tied: false },
   qwen3moe: { architecture: 'qwen3moe', headDim: 32 },
   granitemoe: {
     architecture: 'granitemoe',
@@ -194,7 +195,13 @@ function divergence(expected: readonly number[][], logits: readonly Float32Array
 }
 
 /** On the GPU: those that take operations of their own. The others run the same kernels as llama, or as one of these. */
-const ON_GPU = ['granite', 'olmo2', 'gemma2', 'gpt-oss', ...(LONG_CASES ? ['gemma3', 'qwen3moe', 'olmoe'] : [])];
+const ON_GPU = [
+  'granite',
+  'olmo2',
+  'gemma2',
+  'gpt-oss',
+  ...(LONG_CASES ? ['gemma3', 'qwen2moe', 'qwen3moe', 'olmoe'] : []),
+];
 const hasGpu = typeof (await findAdapter()) !== 'string';
 
 describe('like llama.cpp', () => {

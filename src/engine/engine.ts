@@ -131,6 +131,8 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     // WebGPU cannot report free GPU memory; allocations fail when there is none left.
     const limit = options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : platform.memoryLimit());
     const budget = checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
+    // Nothing is downloaded but the header until the model is known to run.
+    for (const shard of gguf.shards) await shard.complete?.();
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.allocatedBytes;
     const { layers, exact } = cache.plan.leaf;
@@ -204,8 +206,9 @@ function createEngine(parts: Parts): Engine {
       }),
     dispose() {
       disposal ??= queue(async () => {
-        const { rows: _, projections: __, ...tensors } = engine.scratch;
+        const { rows: _, projections: __, shared, ...tensors } = engine.scratch;
         for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
+        for (const tensor of Object.values<Tensor>({ ...shared })) device.free(tensor);
         // A reference to the engine must not keep gigabytes alive.
         Object.assign(engine, { weights: undefined, scratch: undefined, device: undefined });
         await device.dispose();

@@ -39,6 +39,8 @@ export interface Projection {
 /** Weights of [expert][output] rows, and a bias of the same shape. */
 export type ExpertProjection = Pick<Projection, 'weights' | 'out' | 'bias'>;
 
+export type ExpertWeighting = 'softmax of chosen' | 'softmax of all' | 'sigmoid';
+
 /** The experts of each row, best first, and their weights: both [rows][experts per row]. Ids are stored as floats. */
 export interface Routing {
   readonly experts: Tensor;
@@ -209,10 +211,10 @@ export interface Device {
    */
   project(x: Tensor, rows: number, projections: readonly Projection[], prefillRows?: number): void;
   /**
-   * Chooses the experts with the largest logits, the first of equal ones. Their weights are the softmax over all experts, or,
-   * if `normalize`, over the chosen ones.
+   * Chooses the experts with the largest logits, the first of equal ones. Their weights are the softmax over all experts, or
+   * over the chosen ones; or the sigmoid of each logit.
    */
-  route(logits: Tensor, rows: number, routing: Routing, normalize: boolean): void;
+  route(logits: Tensor, rows: number, routing: Routing, weighting: ExpertWeighting): void;
   /**
    * Like `project`, with the weights of each row's experts: a matrix holds those of all experts one after the other, and so
    * does a bias. Row r and its i-th expert write row r * (experts per row) + i of `out`. `x` has one row per row, or one per

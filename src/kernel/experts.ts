@@ -1,14 +1,13 @@
 /** Mixtures of experts, on devices that the host can read. */
 
-/**
- * Writes the ids of the experts with the largest logits, best first (of equal ones the first), and their weights: the
- * softmax over all experts, or over the chosen ones.
- */
+import type { ExpertWeighting } from './device.ts';
+
+/** Writes the ids of the experts with the largest logits, best first (of equal ones the first), and their weights. */
 export function chooseExperts(
   logits: Float32Array,
   experts: Float32Array,
   weights: Float32Array,
-  normalize: boolean,
+  weighting: ExpertWeighting,
 ): void {
   const isChosen = new Uint8Array(logits.length);
   for (let i = 0; i < experts.length; i++) {
@@ -17,7 +16,9 @@ export function chooseExperts(
     isChosen[best] = 1;
     experts[i] = best;
   }
-  const max = logits[experts[0]];
-  const sum = (normalize ? experts.map(e => logits[e]) : logits).reduce((sum, x) => sum + Math.exp(x - max), 0);
-  for (let i = 0; i < experts.length; i++) weights[i] = Math.exp(logits[experts[i]] - max) / sum;
+  const chosen = experts.map(e => logits[e]);
+  if (weighting === 'sigmoid') return weights.set(chosen.map(x => 1 / (1 + Math.exp(-x))));
+  const max = chosen[0];
+  const sum = (weighting === 'softmax of all' ? logits : chosen).reduce((sum, x) => sum + Math.exp(x - max), 0);
+  weights.set(chosen.map(x => Math.exp(x - max) / sum));
 }

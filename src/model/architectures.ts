@@ -25,9 +25,9 @@ export interface Traits {
   fusedGateUp?: boolean;
   /**
    * The metadata may have a number of experts, or always has. The weights of a row's experts are the softmax of its router
-   * over the chosen experts (normalized to 1), or over all.
+   * over the chosen experts (normalized to 1), or over all. A shared expert is used by all rows.
    */
-  experts?: { in: 'some' | 'all'; softmaxOver: 'chosen' | 'all' };
+  experts?: { in: 'some' | 'all'; softmaxOver: 'chosen' | 'all'; shared?: true };
   /** Every n-th layer has no RoPE; or, in files with a window, the layers that see all tokens have none. */
   ropelessEvery?: number;
   ropelessFull?: boolean;
@@ -68,6 +68,12 @@ export const architectures = {
   },
   mistral3: { models: 'Mistral Small 3, Ministral 3', pairing: 'adjacent', ropeFactors: true, ignoresWindow: true },
   qwen2: { models: 'Qwen 2 and 2.5', pairing: 'halves', bias: 'always' },
+  qwen2moe: {
+    models: 'Qwen 1.5 and 2 MoE',
+    pairing: 'halves',
+    bias: 'always',
+    experts: { in: 'all', softmaxOver: 'all', shared: true },
+  },
   qwen3: { models: 'Qwen 3', pairing: 'halves', qkNorm: 'head' },
   qwen3moe: {
     models: 'Qwen 3 30B-A3B and 235B-A22B',

@@ -194,7 +194,7 @@ describe('RoPE scaling', () => {
 describe('a model is rejected', () => {
   it('for an unsupported architecture, listing the supported ones', async () => {
     for (const name of ['gemma7', 'toString', '__proto__'])
-      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(/llama, mistral3, qwen2, qwen3,/);
+      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(/llama, mistral3, qwen2, qwen2moe, qwen3,/);
     await expect(withMeta({ 'general.architecture': undefined })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.architecture': 7 })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.type': 'adapter' })).rejects.toThrow(UnsupportedError);
@@ -262,6 +262,10 @@ describe('a model is rejected', () => {
     await expect(qwen({ 'qwen3moe.expert_count': 0 })).rejects.toThrow(/expert_count must be from 1/);
     await expect(qwen({ 'qwen3moe.expert_count': undefined })).rejects.toThrow(/expert_count is missing/);
     await expect(qwen({ 'qwen3moe.expert_count': 4 })).rejects.toThrow(/ffn_gate_inp\.weight should be \[64,4\]/);
+    const shared = { 'qwen2moe.expert_shared_feed_forward_length': 64 };
+    await expect(withMeta(shared, { architecture: 'qwen2moe', tied: false })).rejects.toThrow(
+      /ffn_gate_shexp\.weight should be \[64,64\]/,
+    );
     await expect(qwen({ 'qwen3moe.expert_feed_forward_length': 64 })).rejects.toThrow(
       /ffn_gate_exps\.weight should be \[64,64,8\].* is \[64,128,8\]/,
     );

@@ -144,7 +144,11 @@ function readExperts(meta: MetadataReader, { experts }: Traits): ExpertsConfig |
   // Some files write zero for the default.
   const scale = meta.float('expert_weights_scale', { min: 0, max: 1e6, fallback: 0 }) || 1;
   if (scale !== 1) meta.unsupported(`experts whose weights are multiplied by ${scale}`);
-  return { count, used, normalize: experts.softmaxOver === 'chosen' };
+  const { softmaxOver } = experts;
+  if (!experts.shared) return { count, used, softmaxOver };
+  const key = 'expert_shared_feed_forward_length';
+  const shared = meta.integer(meta.value(key) === undefined ? 'feed_forward_length' : key, { max: 2 ** 24 });
+  return { count, used, softmaxOver, shared };
 }
 
 /** Some architectures write the width of an expert apart from that of a dense network. */

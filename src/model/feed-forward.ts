@@ -1,7 +1,7 @@
 /** The feed-forward network of a layer: dense, or a mixture of experts of which each row uses a few. */
-import type { Device, Projection, Tensor, Weights } from '../kernel/device.ts';
+import type { Device, ExpertWeighting, Projection, Routing, Tensor, Weights } from '../kernel/device.ts';
 import type { Yielder } from '../platform/event-loop.ts';
-import type { ModelConfig } from './model-config.ts';
+import type { ExpertsConfig, ModelConfig } from './model-config.ts';
 
 export interface FeedForwardWeights {
   /** One row per expert; only in mixtures of experts, whose other matrices hold those of all experts. */
@@ -13,9 +13,11 @@ export interface FeedForwardWeights {
   gateBias?: Tensor;
   upBias?: Tensor;
   downBias?: Tensor;
+  /** The expert that all rows use; its router has one row. */
+  shared?: FeedForwardWeights;
 }
 
-export interface FeedForwardScratch {
+export interface FeedForwardTensors {
   /** With experts: one row per row and expert. */
   gate: Tensor;
   up: Tensor;
@@ -25,18 +27,24 @@ export interface FeedForwardScratch {
   expertOutputs?: Tensor;
 }
 
+export interface FeedForwardScratch extends FeedForwardTensors {
+  shared?: FeedForwardTensors;
+}
+
 /** The arrays are created once, so that a device can cache state per array. */
 export interface FeedForwardProjections {
   router?: readonly Projection[];
   gateUp: readonly Projection[];
   down: readonly Projection[];
+  shared?: FeedForwardProjections;
 }
 
 export function createFeedForwardScratch(
   device: Device,
-  { width, ffn, experts }: ModelConfig,
+  { width, ffn, experts }: { width: number; ffn: number; experts?: Pick<ExpertsConfig, 'count' | 'used' | 'shared'> },
   rows: number,
 ): FeedForwardScratch {
+  const sharedShape = experts?.shared && { width, ffn: experts.shared, experts: { count: 1, used: 1 } };
   const innerRows = rows * (experts?.used ?? 1);
   return {
     gate: device.createTensor(innerRows, ffn),
@@ -47,12 +55,13 @@ export function createFeedForwardScratch(
       expertWeights: device.createTensor(rows, experts.used),
       expertOutputs: device.createTensor(innerRows, width),
     }),
+    ...(sharedShape && { shared: createFeedForwardScratch(device, sharedShape, rows) }),
   };
 }
 
 /** `output`: where the down projection of a dense network goes. */
 export function feedForwardProjections(
-  { gate, up, routerLogits, expertOutputs }: FeedForwardScratch,
+  { gate, up, routerLogits, expertOutputs, shared }: FeedForwardScratch,
   w: FeedForwardWeights,
   output: Omit<Projection, 'weights'>,
 ): FeedForwardProjections {
@@ -63,6 +72,7 @@ export function feedForwardProjections(
       { weights: w.up, bias: w.upBias, out: up },
     ],
     down: [{ weights: w.down, bias: w.downBias, ...(w.router ? { out: expertOutputs! } : output) }],
+    shared: w.shared && shared && feedForwardProjections(shared, w.shared, output),
   };
 }
 
@@ -75,28 +85,36 @@ interface Pass {
   yielder: Yielder;
 }
 
-/** Gate and up projections, their gated product, and the down projection; of the chosen experts, if there are any. */
+/** Gate and up projections, their gated product, and the down projection; of the chosen and the shared experts, if there are any. */
 export async function feedForward(
   { device, config, scratch, rows, prefillRows, yielder }: Pass,
   input: Tensor,
-  { router, gateUp, down }: FeedForwardProjections,
+  projections: FeedForwardProjections,
 ): Promise<void> {
   const { experts, activation } = config;
-  const { gate, up } = scratch;
-  if (!experts || !router) {
+  const dense = async ({ gate, up }: FeedForwardTensors, { gateUp, down }: FeedForwardProjections) => {
     device.project(input, rows, gateUp, prefillRows);
     device.gate(gate, up, rows, activation);
     if (yielder.isDue()) await yielder.yieldNow();
     device.project(gate, rows, down, prefillRows);
-    return;
-  }
-  const routing = { experts: scratch.experts!, weights: scratch.expertWeights! };
-  // Never as prefill rows: a rounded logit could choose another expert.
-  device.project(input, rows, router);
-  device.route(scratch.routerLogits!, rows, routing, experts.normalize);
+  };
+  const { router, gateUp, down, shared } = projections;
+  if (!experts || !router) return dense(scratch, projections);
+  const route = (own: FeedForwardTensors, router: readonly Projection[], weighting: ExpertWeighting): Routing => {
+    const routing = { experts: own.experts!, weights: own.expertWeights! };
+    // Never as prefill rows: a rounded logit could choose another expert.
+    device.project(input, rows, router);
+    device.route(own.routerLogits!, rows, routing, weighting);
+    return routing;
+  };
+  const routing = route(scratch, router, `softmax of ${experts.softmaxOver}`);
   device.projectExperts(input, rows, routing, gateUp);
-  device.gate(gate, up, rows * experts.used, activation);
+  device.gate(scratch.gate, scratch.up, rows * experts.used, activation);
   if (yielder.isDue()) await yielder.yieldNow();
-  device.projectExperts(gate, rows, routing, down);
+  device.projectExperts(scratch.gate, rows, routing, down);
   device.addExperts(scratch.expertOutputs!, rows, routing, scratch.x);
+  if (!shared?.router || !scratch.shared) return;
+  const sharedRouting = route(scratch.shared, shared.router, 'sigmoid');
+  await dense(scratch.shared, shared);
+  device.addExperts(scratch.shared.expertOutputs!, rows, sharedRouting, scratch.x);
 }

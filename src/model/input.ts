@@ -33,8 +33,14 @@ export interface OpenedModel {
 export async function openModel(input: ModelInput, options: OpenOptions = {}): Promise<OpenedModel> {
   const source = parseIfUrl(input);
   if (typeof source !== 'string' && !isFileUrl(source)) {
+    if (!Array.isArray(source)) return { gguf: await readGguf([await openPart(source, options)]), paths: [] };
     const sources: ByteSource[] = [];
-    for (const part of Array.isArray(source) ? source : [source]) sources.push(await openPart(part, options));
+    for (const part of source) {
+      const opened = await openPart(part, options);
+      // Its connection would be idle while other parts are downloaded.
+      await opened.complete?.();
+      sources.push(opened);
+    }
     return { gguf: await readGguf(sources), paths: [] };
   }
   const gguf = await openGguf(isFileUrl(source) ? pathOfFileUrl(source) : await resolvePath(source as string));

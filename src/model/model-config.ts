@@ -64,6 +64,8 @@ export interface ExpertsConfig {
   readonly count: number;
   /** Experts per row. */
   readonly used: number;
-  /** The weights of a row's experts add up to 1. */
-  readonly normalize: boolean;
+  /** The weights of a row's experts are the softmax of its router over these. */
+  readonly softmaxOver: 'chosen' | 'all';
+  /** Inner width of an expert that all rows use, times the sigmoid of its own router. */
+  readonly shared?: number;
 }

@@ -2,24 +2,12 @@
 
 import { platform } from '../platform/node.ts';
 import { className } from '../util/describe-value.ts';
-import { InputError, NetworkError, UnsupportedError } from '../util/errors.ts';
+import { InputError, UnsupportedError } from '../util/errors.ts';
+import { asNetworkError, type DownloadOptions, responseSource } from './download.ts';
 import { type ByteSource, blobSource, bytesSource } from './source.ts';
-import type { LoadProgress } from './weights.ts';
 
 /** The bytes of one file, or where to fetch them. */
 export type BytesInput = Blob | Uint8Array | ArrayBuffer | Response | URL;
-
-export interface OpenBytesOptions {
-  signal?: AbortSignal;
-  onProgress?: (progress: LoadProgress) => void;
-  /** Throws if a download is too large: called with its size, if the server tells it, and with what has arrived. */
-  checkSize?: (bytes: number, isTotal: boolean, name: string) => void;
-  /** Throws if a download that starts with these bytes is of another format. */
-  checkStart?: (start: Uint8Array, name: string) => void;
-}
-
-/** Bytes at the start of a download that `checkStart` gets. */
-const startBytes = 64;
 
 /**
  * A string that is an http, https or file URL becomes a `URL`; in a browser any string does, relative to the page. Anything
@@ -46,8 +34,8 @@ export function pathOfFileUrl(url: URL): string {
   }
 }
 
-/** Downloads a URL or a Response, and wraps bytes in memory; undefined for a value of another type. */
-export async function openBytes(input: unknown, options: OpenBytesOptions = {}): Promise<ByteSource | undefined> {
+/** A URL or a Response is downloaded as it is read. Undefined for a value of another type. */
+export async function openBytes(input: unknown, options: DownloadOptions = {}): Promise<ByteSource | undefined> {
   switch (typeof input === 'object' && input !== null && className(input)) {
     case 'Blob':
     case 'File':
@@ -72,7 +60,7 @@ function displayName(url: string): string {
   return origin + pathname;
 }
 
-async function urlSource(url: URL, options: OpenBytesOptions): Promise<ByteSource> {
+async function urlSource(url: URL, options: DownloadOptions): Promise<ByteSource> {
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
     throw new InputError(`A ${url.protocol} URL cannot be fetched. Pass an http, https or file URL.`);
   const name = displayName(url.href);
@@ -81,76 +69,4 @@ async function urlSource(url: URL, options: OpenBytesOptions): Promise<ByteSourc
     name,
     options,
   );
-}
-
-/** Downloads into a Blob: browsers keep large ones on disk. */
-async function responseSource(response: Response, name: string, options: OpenBytesOptions): Promise<ByteSource> {
-  if (response.bodyUsed) throw new InputError(`${name} has already been read. Pass a Response with an unread body.`);
-  if (!response.ok)
-    throw new NetworkError(
-      `${name} cannot be fetched: the server answered ${[response.status, response.statusText].join(' ').trim()}. Check the URL.`,
-    );
-  const reader = response.body?.getReader();
-  if (!reader) return blobSource(await response.blob(), name);
-  try {
-    return blobSource(await readBody(reader, contentLength(response), name, options), name);
-  } catch (error) {
-    await reader.cancel().catch(() => {});
-    throw error;
-  }
-}
-
-/** Undefined for a compressed response, whose content-length is not the file's. */
-function contentLength({ headers }: Response): number | undefined {
-  const length = headers.get('content-length');
-  return length === null || headers.has('content-encoding') ? undefined : Number(length);
-}
-
-/** Chunks are moved to a Blob, which may be on disk, in parts of this size. */
-const blobPartBytes = 64 * 2 ** 20;
-
-async function readBody(
-  reader: ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>>,
-  total: number | undefined,
-  name: string,
-  options: OpenBytesOptions,
-): Promise<Blob> {
-  const { checkSize, checkStart, onProgress } = options;
-  const blobs: Blob[] = [];
-  let chunks: Uint8Array<ArrayBuffer>[] = [];
-  let [done, chunkBytes, checked] = [0, 0, false];
-  for (;;) {
-    checkSize?.(Math.max(total ?? 0, done), total !== undefined, name);
-    const { value } = await asNetworkError(name, options, () => reader.read());
-    if (!value) break;
-    chunks.push(value);
-    done += value.length;
-    chunkBytes += value.length;
-    if (!checked && done >= startBytes) {
-      checkStart?.(new Uint8Array(await new Blob(chunks).slice(0, startBytes).arrayBuffer()), name);
-      checked = true;
-    }
-    if (chunkBytes >= blobPartBytes) {
-      blobs.push(new Blob(chunks));
-      [chunks, chunkBytes] = [[], 0];
-    }
-    if (total !== undefined) onProgress?.({ phase: 'fetch', done, total });
-  }
-  if (total !== undefined && done !== total)
-    throw new NetworkError(`${name} ended after ${done} of ${total} bytes. Try again.`);
-  return new Blob([...blobs, ...chunks]);
-}
-
-async function asNetworkError<T>(name: string, { signal }: OpenBytesOptions, step: () => Promise<T>): Promise<T> {
-  signal?.throwIfAborted();
-  try {
-    return await step();
-  } catch (error) {
-    signal?.throwIfAborted();
-    const { message, cause } = error as Error;
-    const reason = (cause as Error | undefined)?.message || message;
-    throw new NetworkError(`${name} cannot be fetched (${reason}). Check the URL and the network.`, {
-      cause: error,
-    });
-  }
 }

@@ -17,6 +17,8 @@ export interface ByteSource {
   readInto(offset: number, into: Uint8Array): Promise<void>;
   /** Returns a copy of `length` bytes from `offset` on. */
   read(offset: number, length: number): Promise<Uint8Array<ArrayBuffer>>;
+  /** Downloads the rest of a file on a server. */
+  complete?(): Promise<void>;
   close(): Promise<void>;
 }
 

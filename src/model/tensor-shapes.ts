@@ -56,6 +56,7 @@ function feedForwardTensors({ width, ffn, fusedGateUp, experts, otherBiases }: M
     ? [
         ['ffn_gate_inp', width, experts.count],
         ...inner.map(([name, ...shape]): NamedShape => [`${name}_exps`, ...shape, experts.count]),
+        ...(experts.shared ? sharedExpertTensors(width, experts.shared) : []),
       ]
     : inner;
   return matrices.flatMap(([name, inputs, ...outputs]): NamedShape[] => [
@@ -63,6 +64,13 @@ function feedForwardTensors({ width, ffn, fusedGateUp, experts, otherBiases }: M
     ...(otherBiases ? [[`${name}.bias`, ...outputs] as const] : []),
   ]);
 }
+
+const sharedExpertTensors = (width: number, inner: number): NamedShape[] => [
+  ['ffn_gate_inp_shexp', width],
+  ['ffn_gate_shexp', width, inner],
+  ['ffn_up_shexp', width, inner],
+  ['ffn_down_shexp', inner, width],
+];
 
 /** Every expected tensor must exist with its shape, and no other: an unused tensor means an unsupported feature. */
 export function checkTensors(config: ModelConfig, tensors: ReadonlyMap<string, TensorInfo>): void {

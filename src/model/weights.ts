@@ -129,6 +129,14 @@ export async function loadWeights(
       ffnNorm: await optional(tensorName(`${config.ffnNorm}.weight`)),
       ffnOutputNorm: await optional(tensorName('post_ffw_norm.weight')),
       router: experts && (await matrix(tensorName('ffn_gate_inp.weight'))),
+      shared: experts?.shared
+        ? {
+            router: await matrix(tensorName('ffn_gate_inp_shexp.weight')),
+            gate: await matrix(tensorName('ffn_gate_shexp.weight')),
+            up: await matrix(tensorName('ffn_up_shexp.weight')),
+            down: await matrix(tensorName('ffn_down_shexp.weight')),
+          }
+        : undefined,
       gate: await matrix(inner(fusedGateUp ? 'up' : 'gate'), gateUp(0)),
       up: await matrix(inner('up'), gateUp(1)),
       down: await matrix(inner('down')),

@@ -31,7 +31,7 @@ export async function openProfile(
   if (isFileUrl(source)) return readProfile(pathOfFileUrl(source));
   if (isProfile(source)) return source;
   const opened = await openBytes(source, { signal, checkSize: checkProfileSize, checkStart });
-  if (opened) return decodeSource(opened);
+  if (opened) return decodeSource(opened).finally(opened.close);
   throw new InputError(
     'A profile is a path, a name on the hub, a URL, a File, Blob, Uint8Array, ArrayBuffer or Response, or a decoded ' +
       `profile; got ${describeValue(source)}.`,

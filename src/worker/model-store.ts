@@ -6,7 +6,9 @@
  *     models/<id>/info.json    where they come from, and whether they are complete
  */
 
-import { checkPresent, knownHashes, unreadableError } from '../model/source.ts';
+import { readGguf } from '../model/gguf.ts';
+import { readModel } from '../model/read-model.ts';
+import { checkPresent, createSource, knownHashes, unreadableError } from '../model/source.ts';
 import type { LoadProgress } from '../model/weights.ts';
 import { createChunkReader } from '../platform/chunks.ts';
 import {
@@ -129,17 +131,35 @@ async function download(
       hash.update(block);
     }
     let done = offset;
-    for await (const chunk of chunksOf(stream, path, source)) {
-      signal?.throwIfAborted();
-      // Chromium may return less, or an error code, when the storage is full.
-      if (file.write(chunk, { at: done }) !== chunk.length) throw new DOMException('', 'QuotaExceededError');
-      done += chunk.length;
-      hash.update(chunk);
-      onProgress?.({ phase: 'fetch', done, total });
+    const chunks = chunksOf(stream, path, source);
+    const readUntil = async (end: number) => {
+      while (done < end) {
+        const { value: chunk } = await chunks.next();
+        signal?.throwIfAborted();
+        if (!chunk)
+          throw new NetworkError(`${path} ended after ${done} of ${total} bytes. Load it again: it continues there.`);
+        // Chromium may return less, or an error code, when the storage is full.
+        if (file.write(chunk, { at: done }) !== chunk.length) throw new DOMException('', 'QuotaExceededError');
+        done += chunk.length;
+        hash.update(chunk);
+        onProgress?.({ phase: 'fetch', done, total });
+      }
+    };
+    const arriving = createSource(path, total, async (offset, into) => {
+      await readUntil(offset + into.length);
+      file.read(into, { at: offset });
+    });
+    try {
+      readModel(await readGguf([arriving]));
+      await readUntil(total);
+    } catch (error) {
+      // A model that does not run is not kept, and the rest of it not downloaded.
+      if (error instanceof FormatError || error instanceof UnsupportedError) file.truncate(0);
+      throw error;
+    } finally {
+      await chunks.return(undefined);
     }
     file.flush();
-    if (done !== total)
-      throw new NetworkError(`${path} ended after ${done} of ${total} bytes. Load it again: it continues there.`);
     const found = toHex(hash.digest());
     if (expected !== undefined && found !== expected.toLowerCase()) {
       file.truncate(0);
@@ -154,16 +174,16 @@ async function download(
 }
 
 async function* chunksOf(stream: ReadableStream<Uint8Array>, path: string, source: string | File) {
-  const chunks = createChunkReader()(stream);
-  for (;;) {
-    const { value, done } = await chunks.next().catch(cause => {
-      if (typeof source !== 'string') throw unreadableError(source.name, cause);
-      throw new NetworkError(`${path} was interrupted (${cause.message}). Load it again: it continues there.`, {
+  try {
+    yield* createChunkReader()(stream);
+  } catch (cause) {
+    if (typeof source !== 'string') throw unreadableError(source.name, cause);
+    throw new NetworkError(
+      `${path} was interrupted (${(cause as Error).message}). Load it again: it continues there.`,
+      {
         cause,
-      });
-    });
-    if (done) return;
-    yield value;
+      },
+    );
   }
 }
 

@@ -132,6 +132,17 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
     expect(error?.message).toMatch(/huge\.gguf needs 17.6 TB more of the browser's storage, and .* are free\./);
   });
 
+  it('a model that does not run is refused as soon as its header has arrived, and not kept', async () => {
+    const unsupported = writeGguf(tinyModel({ metadata: { 'general.architecture': 'mamba' } }));
+    browser.site.files['/mamba.gguf'] = new Uint8Array(2e6);
+    browser.site.files['/mamba.gguf'].set(unsupported.subarray(0, 1e6));
+    browser.site.holdAfter = 3e5;
+    const { error } = await ask({ path: '/mamba.gguf' });
+    browser.site.holdAfter = undefined;
+    expect(error).toMatchObject({ name: 'UnsupportedError', message: expect.stringContaining('"mamba"') });
+    expect(await paths()).toEqual([]);
+  });
+
   it('a file that was dropped on the page is kept', async () => {
     expect(await ask({ asFile: true })).toMatchObject({ device: { name: 'wasm' } });
     expect(await paths()).toEqual(['models/ID/dropped.gguf', 'models/ID/info.json']);

@@ -1,6 +1,6 @@
 /** A mixture of experts on a device, operation by operation, on random data. */
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
-import type { Device, Tensor } from '../../src/kernel/device.ts';
+import type { Device, ExpertWeighting, Tensor } from '../../src/kernel/device.ts';
 import type { WeightType } from '../../src/kernel/weights/types.ts';
 import { randomWeights } from './quantize.ts';
 import { seeded } from './random.ts';
@@ -11,13 +11,13 @@ export interface ExpertShape {
   used: number;
   width: number;
   inner: number;
-  normalize?: boolean;
+  weighting?: ExpertWeighting;
   bias?: boolean;
 }
 
 /** Returns a function of the rows to run: `[first, end)` of a fixed batch. The result has one row of outputs per row. */
 export async function loadExperts(device: Device, shape: ExpertShape) {
-  const { type, count, used, width, inner, normalize = true, bias = false } = shape;
+  const { type, count, used, width, inner, weighting = 'softmax of chosen', bias = false } = shape;
   const matrix = (rows: number, cols: number, seed: number) => {
     const bytes = randomWeights(type, rows * cols, 1 / Math.sqrt(cols), seeded(seed));
     return device.loadWeights(type, rows, cols, async (into, start) =>
@@ -46,7 +46,7 @@ export async function loadExperts(device: Device, shape: ExpertShape) {
     const logits = tensor(count, router.subarray(first * count, end * count));
     const routing = { experts: tensor(used), weights: tensor(used) };
     const [inside, outputs] = [tensor(inner, undefined, used), tensor(width, undefined, used)];
-    device.route(logits, rows, routing, normalize);
+    device.route(logits, rows, routing, weighting);
     device.projectExperts(x, rows, routing, [{ weights: gate, out: inside, bias: biases?.gate }]);
     device.projectExperts(inside, rows, routing, [{ weights: down, out: outputs, bias: biases?.down }]);
     device.addExperts(outputs, rows, routing, x);

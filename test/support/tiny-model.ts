@@ -92,6 +92,11 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
     if (!traits.fusedGateUp) inner(innerName('gate'), expertType, [width, ffn, ...ofExperts]);
     inner(innerName('up'), expertType, [width, traits.fusedGateUp ? 2 * ffn : ffn, ...ofExperts]);
     inner(innerName('down'), expertType, [ffn, width, ...ofExperts], 0.5);
+    if (traits.experts?.shared) {
+      inner(`${layer}ffn_gate_inp_shexp`, 'F32', [width]);
+      for (const name of ['gate', 'up']) inner(`${layer}ffn_${name}_shexp`, type, [width, 2 * ffn]);
+      inner(`${layer}ffn_down_shexp`, type, [2 * ffn, width], 0.5);
+    }
     if (norms !== 'inputs') vector(`${layer}post_ffw_norm.weight`, width, 0.1, 1);
   }
   vector('output_norm.weight', width, 0.1, 1);
@@ -122,6 +127,7 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
       [`${architecture}.expert_count`]: experts[0],
       [`${architecture}.expert_used_count`]: experts[1],
       [`${architecture}.expert_feed_forward_length`]: ffn,
+      ...(traits.experts?.shared && { [`${architecture}.expert_shared_feed_forward_length`]: 2 * ffn }),
     }),
     ...(options.headDim === undefined
       ? {}

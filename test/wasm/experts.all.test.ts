@@ -27,7 +27,8 @@ describe('experts', () => {
   });
 
   it.each<[string, Partial<ExpertShape>]>([
-    ['weights that do not add up to 1', { normalize: false }],
+    ['weights that do not add up to 1', { weighting: 'softmax of all' }],
+    ['weights of their own', { weighting: 'sigmoid' }],
     ['one expert per row', { used: 1 }],
     ['all experts', { used: 7 }],
     ['a single expert', { count: 1, used: 1 }],

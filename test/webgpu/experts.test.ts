@@ -11,7 +11,12 @@ const ROWS = 19;
 describeGpu('experts', () => {
   it.each<[string, Partial<ExpertShape>, tolerance: number]>([
     ['int8 activations', {}, 0.02],
-    ['float weights, a softmax over all experts, no biases', { type: 'F16', normalize: false, bias: false }, 2e-5],
+    ['the sigmoid of one logit', { type: 'F16', weighting: 'sigmoid', count: 1, used: 1 }, 2e-5],
+    [
+      'float weights, a softmax over all experts, no biases',
+      { type: 'F16', weighting: 'softmax of all', bias: false },
+      2e-5,
+    ],
   ])('like js, and the same bits alone and in a batch: %s', async (_, options, tolerance) => {
     const shape = { ...SHAPE, ...options };
     const run = await loadExperts(await openWebGpu(), shape);

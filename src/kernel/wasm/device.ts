@@ -11,6 +11,7 @@ import type {
   Block,
   Device,
   ExpertProjection,
+  ExpertWeighting,
   KvBlocks,
   KvLayer,
   KvRun,
@@ -202,8 +203,8 @@ class WasmDevice implements Device {
     this.projections.project(x, rows, projections);
   }
 
-  route(logits: Tensor, rows: number, routing: Routing, normalize: boolean): void {
-    this.experts.route(logits, rows, routing, normalize);
+  route(logits: Tensor, rows: number, routing: Routing, weighting: ExpertWeighting): void {
+    this.experts.route(logits, rows, routing, weighting);
   }
 
   projectExperts(x: Tensor, rows: number, routing: Routing, projections: readonly ExpertProjection[]): void {

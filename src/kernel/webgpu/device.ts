@@ -9,6 +9,7 @@ import type {
   Block,
   Device,
   ExpertProjection,
+  ExpertWeighting,
   KvBlocks,
   KvLayer,
   KvRun,
@@ -309,9 +310,9 @@ export class WebGpuDevice implements Device {
     else this.projections.project(x, rows, projections, norm);
   }
 
-  route(logits: Tensor, rows: number, routing: Routing, normalize: boolean): void {
+  route(logits: Tensor, rows: number, routing: Routing, weighting: ExpertWeighting): void {
     this.flush();
-    this.experts.route(logits, rows, routing, normalize);
+    this.experts.route(logits, rows, routing, weighting);
   }
 
   projectExperts(x: Tensor, rows: number, routing: Routing, projections: readonly ExpertProjection[]): void {

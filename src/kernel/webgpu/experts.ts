@@ -1,6 +1,6 @@
 /** Mixtures of experts. Routing stays on the GPU: the rows of a batch are grouped by expert there. */
 import { UnsupportedError } from '../../util/errors.ts';
-import type { ExpertProjection, Routing, Tensor } from '../device.ts';
+import type { ExpertProjection, ExpertWeighting, Routing, Tensor } from '../device.ts';
 import type { Gpu } from './gpu.ts';
 import { addExperts, expertGemv, groupByExpert, MAX_EXPERTS, route } from './kernels/experts.ts';
 import { type MatmulVariant, usesInt8, variantName } from './kernels/gemv.ts';
@@ -25,7 +25,7 @@ export class Experts {
     private readonly precise: boolean,
   ) {}
 
-  route(logits: Tensor, rows: number, routing: Routing, normalize: boolean): void {
+  route(logits: Tensor, rows: number, routing: Routing, weighting: ExpertWeighting): void {
     const { cols: count } = logits;
     const { cols: used } = routing.experts;
     if (count > MAX_EXPERTS)
@@ -33,7 +33,7 @@ export class Experts {
         option => `The webgpu device runs up to ${MAX_EXPERTS} experts, not ${count}. Use ${option('device', 'wasm')}.`,
       );
     const [experts, weights] = [routing.experts, routing.weights].map(bufferForWriting);
-    const kernel = this.gpu.kernel(`route ${normalize}`, () => route(normalize));
+    const kernel = this.gpu.kernel(`route ${weighting}`, () => route(weighting));
     this.gpu.run(kernel, [rows, count, used], [bufferOf(logits), experts, weights], spread(rows));
     this.workItems.set(routing.experts, this.group(experts, count, rows * used));
   }

@@ -1,4 +1,5 @@
 /** Mixtures of experts: choosing experts, grouping rows by expert, products with their weights, and the sum of outputs. */
+import type { ExpertWeighting } from '../../device.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { ROW_TILE } from '../weights.ts';
 import {
@@ -23,10 +24,10 @@ const NONE = '0xffffffffu';
 
 /**
  * One workgroup per row. Each round finds the next expert in the order of descending logits and, for equal ones, ascending
- * ids. `normalize`: the softmax is over the chosen experts, not over all.
+ * ids.
  */
-export const route = (normalize: boolean): Kernel => ({
-  name: `route${normalize ? ' normalized' : ''}`,
+export const route = (weighting: ExpertWeighting): Kernel => ({
+  name: `route ${weighting}`,
   summary: 'Chooses the experts of a row, and their weights.',
   params: u32('rows', 'count', 'used'),
   buffers: [readBuffer('logits', 'f32'), writeBuffer('experts', 'f32'), writeBuffer('weights', 'f32')],
@@ -62,14 +63,14 @@ fn main(group: vec3u, lane: u32) {
     last = candidates[0];
     workgroupBarrier();
     if (i == 0) { max_logit = last.logit; }
-    ${normalize ? 'sum += exp(last.logit - max_logit);' : ''}
+    ${weighting === 'softmax of chosen' ? 'sum += exp(last.logit - max_logit);' : ''}
     if (lane == 0) {
       experts[row * p.used + i] = f32(min(last.id, p.count - 1));
-      weights[row * p.used + i] = exp(last.logit - max_logit);
+      weights[row * p.used + i] = ${weighting === 'sigmoid' ? '1 / (1 + exp(-last.logit))' : 'exp(last.logit - max_logit)'};
     }
   }
   ${
-    normalize
+    weighting !== 'softmax of all'
       ? ''
       : `for (var e = lane; e < p.count; e += ${SIZE}) { sum += exp(logits[row * p.count + e] - max_logit); }
   sums[lane] = sum;
@@ -77,7 +78,7 @@ fn main(group: vec3u, lane: u32) {
   sum = 0.0;
   for (var n = 0u; n < ${SIZE}; n++) { sum += sums[n]; }`
   }
-  if (lane == 0) { for (var i = 0u; i < p.used; i++) { weights[row * p.used + i] /= sum; } }
+  ${weighting === 'sigmoid' ? '' : 'if (lane == 0) { for (var i = 0u; i < p.used; i++) { weights[row * p.used + i] /= sum; } }'}
 }`,
 });
 

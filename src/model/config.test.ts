@@ -194,7 +194,9 @@ describe('RoPE scaling', () => {
 describe('a model is rejected', () => {
   it('for an unsupported architecture, listing the supported ones', async () => {
     for (const name of ['gemma7', 'toString', '__proto__'])
-      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(/llama, mistral3, qwen2, qwen2moe, qwen3,/);
+      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(
+        /llama, mistral3, qwen2, qwen2moe, qwen3,/,
+      );
     await expect(withMeta({ 'general.architecture': undefined })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.architecture': 7 })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.type': 'adapter' })).rejects.toThrow(UnsupportedError);

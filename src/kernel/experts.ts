@@ -17,7 +17,7 @@ export function chooseExperts(
     experts[i] = best;
   }
   const chosen = experts.map(e => logits[e]);
-  if (weighting === 'sigmoid') return weights.set(chosen.map(x => 1 / (1 + Math.exp(-x))));
+  if (weighting === 'sigmoid') return void weights.set(chosen.map(x => 1 / (1 + Math.exp(-x))));
   const max = chosen[0];
   const sum = (weighting === 'softmax of all' ? logits : chosen).reduce((sum, x) => sum + Math.exp(x - max), 0);
   weights.set(chosen.map(x => Math.exp(x - max) / sum));

@@ -44,6 +44,7 @@ export default defineConfig({
   test: {
     testTimeout: 60_000,
     hookTimeout: 60_000,
+    setupFiles: ['test/support/setup.ts'],
     sequence: { sequencer: LongestFirst },
     // One more than cores: tests of servers, browsers and package managers wait for much of their time.
     maxWorkers: availableParallelism() + 1,

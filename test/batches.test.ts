@@ -9,17 +9,20 @@ import { step } from '../src/engine/step.ts';
 import type { Chunk } from '../src/model/forward.ts';
 import { createPlan, createPlanFromCodecs, type Plan } from '../src/plan/plan.ts';
 import { writeGguf } from './support/gguf-writer.ts';
-import { matrix } from './support/matrix.ts';
+import { ALL_CASES, matrix } from './support/matrix.ts';
 import { tinyModel } from './support/tiny-model.ts';
 
-const LENGTHS = [300, 1, 131, 513];
+/** `npm test` has smaller pages, so that fewer tokens have as many of them. */
+const PAGE = ALL_CASES ? 128 : 32;
+/** More than two pages, a token, a page and a little, and four pages and a token. */
+const LENGTHS = [2.25 * PAGE + 12, 1, PAGE + 3, 4 * PAGE + 1];
 const model = new Blob([writeGguf(tinyModel({ tied: false, headDim: 64 }))]);
 const tokensOf = (length: number) => Array.from({ length }, (_, i) => 3 + ((i * 31 + length) % 90));
 
 /** The last logits of sequences of these lengths, run as one batch, `chunk` rows at a time. */
 async function lastLogits(kv: string, lengths: readonly number[], chunk: number): Promise<Float32Array[]> {
   const file = await openModelFile(model);
-  const plan = createPlan(parseSpec(kv), file.config);
+  const plan = createPlan(parseSpec(kv), planShape(file, PAGE));
   const engine = await loadEngine(file, { plan, context: 1024 }, { device: 'wasm', threads: 2, prefillChunk: chunk });
   const sequences = lengths.map(() => engine.openSequence(plan, 1024));
   const last: Float32Array[] = [];
@@ -50,8 +53,12 @@ it.each(matrix(['f16', 'tq4', 'tq2u', 'kivi2g32', 'oscar2g32'], { f16: 'rows of 
 );
 
 /** Around page boundaries and windows. The 16 sequences of a batch start at these lengths. */
-const DEPTHS = [0, 5, 130, 300, 127, 128, 1, 513, 255, 256, 257, 40, 17, 168, 200, 383];
-const PROMPT = 150;
+const DEPTHS = [
+  ...[0, 1, 5, 17, 40],
+  ...[PAGE - 1, PAGE, PAGE + 2, PAGE + 40, 1.5 * PAGE + 8],
+  ...[2 * PAGE - 1, 2 * PAGE, 2 * PAGE + 1, 2 * PAGE + 44, 3 * PAGE - 1, 4 * PAGE + 1],
+];
+const PROMPT = PAGE + 22;
 /** Sequences that decode after each other and together: in step i, the first i + 1 of them in this order. */
 const ORDER = [2, 9, 0, 5, 15, 3, 12, 1, 7, 4, 11, 8, 14, 6, 10, 13];
 const quantized = new Blob([writeGguf(tinyModel({ type: 'Q4_1', tied: false, headDim: 64 }))]);
@@ -69,7 +76,7 @@ async function pass(engine: Engine, chunks: readonly Omit<Chunk, 'logits'>[]): P
 }
 
 function trainedPlan(kv: string, engine: Engine): Plan {
-  const { layers, ...shape } = planShape(engine);
+  const { layers, ...shape } = planShape(engine, PAGE);
   const codec = createTrained(kv, shape, new Float32Array(shape.kvHeads * shape.headDim));
   return createPlanFromCodecs(kv, codec.window, Array(layers).fill(codec));
 }
@@ -82,7 +89,7 @@ it.each(
   }),
 )('%s: 1 to 16 decoding sequences at different depths and a prompt give the same bits as each alone', async kv => {
   const file = await openModelFile(quantized);
-  const cache = { plan: createPlan(parseSpec('f16'), file.config), context: 1024 };
+  const cache = { plan: createPlan(parseSpec('f16'), planShape(file, PAGE)), context: 1024 };
   const engine = await loadEngine(file, cache, { device: 'wasm', threads: 2, prefillChunk: 512 });
   // A pass adapts to the speed of the machine; here all rows of a step run in one pass.
   const oneBatch: Engine = { ...engine, batchSize: { rows: 512, adapt() {} } };

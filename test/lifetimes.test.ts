@@ -2,6 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { loadModel } from '../src/api/model.ts';
 import { InputError } from '../src/util/errors.ts';
+import { cpuTime } from './support/cpu-time.ts';
 import { load, testLifetimes, user, words } from './support/lifetimes.ts';
 import { matrix } from './support/matrix.ts';
 
@@ -32,20 +33,23 @@ describe('a model', () => {
     let tenants = 0;
     /** Each with a tenant of its own, so that nothing of the prompt is known. */
     const ask = () => model.complete(prompt, { maxTokens: 1, temperature: 0, tenant: `${tenants++}` });
-    /** The longest delay of a 1 ms timer. */
+    /** The longest delay of a 1 ms timer. Other programs may use the CPU: by the clock or in CPU time, what is shorter. */
     const longestWait = async () => {
-      let [longest, last] = [0, performance.now()];
+      const now = () => [performance.now(), cpuTime()];
+      let [longest, last] = [0, now()];
       const timer = setInterval(() => {
-        longest = Math.max(longest, performance.now() - last);
-        last = performance.now();
+        const next = now();
+        longest = Math.max(longest, Math.min(...next.map((time, i) => time - last[i])));
+        last = next;
       }, 1);
       expect((await ask()).usage.prefilledTokens).toBeGreaterThan(600);
       clearInterval(timer);
       return longest;
     };
-    // The first round compiles. The best of the others counts, because other programs may use the CPU.
-    const waits: number[] = [];
-    for (let round = 0; round < 5; round++) waits.push(await longestWait());
-    expect(Math.min(...waits.slice(1))).toBeLessThan(50);
+    // The first round compiles. One of the others must be quick: garbage of other tests may be collected meanwhile.
+    await longestWait();
+    let wait = Number.POSITIVE_INFINITY;
+    for (let round = 1; round < 5 && wait >= 50; round++) wait = await longestWait();
+    expect(wait).toBeLessThan(50);
   });
 });

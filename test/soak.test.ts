@@ -5,13 +5,13 @@
 import { expect, it } from 'vitest';
 import { planBytes } from '../src/plan/plan.ts';
 import { load, words } from './support/lifetimes.ts';
+import { ALL_CASES, LONG_CASES } from './support/matrix.ts';
 
-const LONG = process.env.KVASIR_LONG === '1';
-const REQUESTS = LONG ? 10_000 : 300;
+const REQUESTS = LONG_CASES ? 10_000 : ALL_CASES ? 300 : 150;
 const AT_ONCE = 64;
 const MAX_SEQUENCES = 8;
 
-it(`${REQUESTS} requests`, { timeout: LONG ? 3_600_000 : 120_000 }, async () => {
+it(`${REQUESTS} requests`, { timeout: LONG_CASES ? 3_600_000 : 120_000 }, async () => {
   await using roomy = await load('wasm', { prefillChunk: 64 });
   const kvMemory = MAX_SEQUENCES * planBytes(roomy.plan, 60);
   await using model = await load('wasm', { prefillChunk: 64, kvMemory, maxSequences: MAX_SEQUENCES });
@@ -29,7 +29,7 @@ it(`${REQUESTS} requests`, { timeout: LONG ? 3_600_000 : 120_000 }, async () => 
       const { ids, finish } = await model.complete(promptOf(i), { ...optionsOf(i), tenant: tenants[i % 3] });
       expect([ids.length, finish]).toEqual([1 + (i % 9), 'length']);
       order.push(i);
-      if (order.length % 50 !== 0) continue;
+      if (order.length % 25 !== 0) continue;
       const { waiting, used } = model.stats();
       samples.push({ total: model.memory().total, rss: process.memoryUsage.rss(), waiting, used });
     }
@@ -55,7 +55,7 @@ it(`${REQUESTS} requests`, { timeout: LONG ? 3_600_000 : 120_000 }, async () => 
   const warm = samples.slice(samples.length >> 1);
   const fixed = warm.map(({ total, used }) => total - used);
   expect(Math.max(...fixed) - Math.min(...fixed)).toBeLessThan(0.3 * capacity);
-  if (LONG) expect(warm.at(-1)!.rss - warm[0].rss).toBeLessThan(32 * 2 ** 20);
+  if (LONG_CASES) expect(warm.at(-1)!.rss - warm[0].rss).toBeLessThan(32 * 2 ** 20);
   // The answers are those that they get alone.
   for (let i = 0; i < REQUESTS; i += Math.floor(REQUESTS / 10)) {
     const { ids } = await roomy.complete(promptOf(i), { ...optionsOf(i), tenant: `${i}` });

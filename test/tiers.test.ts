@@ -13,7 +13,7 @@ import { type LoadOptions, loadModel, type Model, type Result } from '../src/ind
 import { planBytes } from '../src/plan/plan.ts';
 import { createHostStore } from '../src/store/host-store.ts';
 import { writeGguf, writeTempModel } from './support/gguf-writer.ts';
-import { ALL_CASES, itAll } from './support/matrix.ts';
+import { ALL_CASES, itAll, matrix } from './support/matrix.ts';
 import { type RedisServer, startRedis } from './support/redis-server.ts';
 import { describeWithRedis } from './support/redis-suite.ts';
 import { tinyModel } from './support/tiny-model.ts';
@@ -70,12 +70,14 @@ describeWithRedis('the same text from each tier', () => {
   });
   afterAll(() => redis.stop());
 
-  it.each([
+  const CASES: [string, string[]][] = [
     ['tq4', ['host', 'disk', 'redis']],
     ['f16', ['host']],
     ['mead2', ['disk']],
     ['oaken', ['redis']],
-  ])('%s', { timeout: 300_000 }, async (kv, names) => {
+  ];
+  const reasons = { tq4: 'every tier', mead2: 'learned codecs' };
+  it.each(matrix(CASES, reasons, ([kv]) => kv))('%s', { timeout: 300_000 }, async (kv, names) => {
     const host = hostStore();
     const disk = { type: 'disk', path: join(folder, kv), capacity: 2 ** 26 } as const;
     const remote = { type: 'redis', urls: [redis.url], cluster: false } as const;

@@ -4,6 +4,7 @@
  */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
+import { ALL_CASES, LONG_CASES } from '../../test/support/matrix.ts';
 import {
   appendTokens,
   createObservedDevice,
@@ -29,8 +30,7 @@ import type { Restoring } from './restore.ts';
 import { type HeldContent, type Sequence, sinkPage } from './sequence.ts';
 import { readTail } from './tail.ts';
 
-const LONG = process.env.KVASIR_LONG === '1';
-const OPERATIONS = LONG ? 100_000 : 5_000;
+const OPERATIONS = LONG_CASES ? 100_000 : ALL_CASES ? 5_000 : 2_000;
 const PER_RUN = 200;
 
 const CONTEXT = 24;

@@ -108,7 +108,7 @@ function render(report: Awaited<ReturnType<typeof examine>>): string {
     line(
       'wasm',
       `SIMD ${yes(wasm.simd)}, relaxed SIMD ${yes(wasm.relaxedSimd)}, int8 dot products ${yes(wasm.dotAdd)}, ` +
-        `threads ${yes(wasm.sharedMemory)}`,
+        `256-bit vectors ${yes(wasm.wide)}, threads ${yes(wasm.sharedMemory)}`,
     ),
     ...renderGpu(gpu).map((text, i) => line(i === 0 ? 'gpu' : '', text)),
     ...devices.map(({ name, about, missing, unwanted }, i) => {

@@ -11,6 +11,7 @@ import { gaussianSamples, type Samples } from './learned.ts';
 import { createRandom, normals } from './parts/random.ts';
 import { applyRope, createRopeFrequencies } from './parts/rope.ts';
 import { norm } from './parts/vector.ts';
+import { familyOf, formatSide, parseSpec } from './spec.ts';
 import { lossBetween } from './validate.ts';
 
 export const HEAD_DIMS = [64, 80, 96, 128, 256];
@@ -27,7 +28,7 @@ const DOT_TOLERANCE = 1e-4;
 /** Share of a page's bytes that rounding may change if the page is at another position. */
 const MOVED_TOLERANCE = 1e-2;
 /** Number of vectors in the mean round-trip error. */
-const VECTORS = 256;
+const VECTORS = 128;
 const CANARY = 0xa5;
 /** Number of vectors that codecs are trained on. */
 const TRAINING_VECTORS = 1024;
@@ -60,7 +61,7 @@ export function contractSuite({ spec, rejects = [], dims = HEAD_DIMS }: Contract
   });
 }
 
-const trained = new Map<string, KvLearned>();
+const trained = new WeakMap<Samples, Map<string, KvLearned>>();
 const trainingSamples = new Map<string, Samples>();
 
 /** The same vectors for all codecs of a shape. */
@@ -71,15 +72,24 @@ function samplesFor(shape: KvShape & { kvHeads: number }): Samples {
   return samples;
 }
 
+/** What a spec learns from the same samples of keys and values. Families that share what they learn train once. */
+export function learnOnce(spec: string, shape: KvShape, samples: Samples): KvLearned {
+  const { key, value } = parseSpec(spec);
+  const learners = [key, value].map(side => {
+    const { title, sharesLearned } = familyOf(side).family;
+    return sharesLearned ? title : formatSide(side);
+  });
+  const name = [...learners, shape.headDim, shape.kvHeads, shape.ropeFrequencies ? 'RoPE' : ''].join();
+  const known = trained.get(samples) ?? new Map<string, KvLearned>();
+  trained.set(samples, known);
+  const learned = known.get(name) ?? learn(spec, shape, { key: samples, value: samples });
+  known.set(name, learned);
+  return learned;
+}
+
 /** A codec trained on Gaussian vectors, with this mean for centered keys. */
 export function createTrained(spec: string, shape: KvShape & { kvHeads: number }, mean: Float32Array): KvCodec {
-  const name = `${spec} ${shape.headDim} ${shape.kvHeads} ${shape.ropeFrequencies ? 'RoPE' : ''}`;
-  let learned = trained.get(name);
-  if (!learned) {
-    const samples = samplesFor(shape);
-    learned = learn(spec, shape, { key: samples, value: samples });
-    trained.set(name, learned);
-  }
+  const learned = learnOnce(spec, shape, samplesFor(shape));
   return createCodec(spec, shape, { ...learned, key: { ...learned.key, mean } });
 }
 

@@ -5,7 +5,8 @@
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
-import { createCodec, learn } from './kv.ts';
+import { learnOnce } from './codec.case.ts';
+import { createCodec } from './kv.ts';
 import { samplesOf } from './learned.ts';
 import { FORMAT_VERSION } from './page-fields.ts';
 import { createRandom } from './parts/random.ts';
@@ -38,7 +39,7 @@ const samples = samplesOf(vectors(4, 512 * SHAPE.kvHeads * SHAPE.headDim), SHAPE
 const fileOf = (spec: string) => new URL(`${spec.replace('/', '_')}.json`, FOLDER);
 
 it.each(SPECS)('%s writes and reads its golden page', spec => {
-  const learned = learn(spec, SHAPE, { key: samples, value: samples });
+  const learned = learnOnce(spec, SHAPE, samples);
   const codec = createCodec(spec, SHAPE, { ...learned, key: { ...learned.key, mean } });
   const inputs = { key: vectors(1, length), value: vectors(2, length) };
   const pages = { key: new Uint8Array(codec.keys.pageBytes), value: new Uint8Array(codec.values.pageBytes) };

@@ -9,12 +9,15 @@ it.each(Array.from({ length: 16 }, (_, i) => i + 1))('codes of %i bits round-tri
     fc.property(fc.integer({ min: 1, max: 40 }), fc.integer({ min: 1, max: 40 }), fc.nat(), (tokens, dims, salt) => {
       for (const order of orders(bits)) {
         const grid = createGrid(tokens, dims, bits, order);
-        const code = (t: number, i: number) => (Math.imul(t * 71 + i * 13 + salt, 2654435761) >>> 8) & (2 ** bits - 1);
+        const codes = Float64Array.from(
+          { length: tokens * dims },
+          (_, n) => (Math.imul(Math.floor(n / dims) * 71 + (n % dims) * 13 + salt, 2654435761) >>> 8) & (2 ** bits - 1),
+        );
         const bytes = new Uint8Array(grid.bytes);
-        for (let t = 0; t < tokens; t++) for (let i = 0; i < dims; i++) grid.write(bytes, t, i, code(t, i));
-        for (let t = 0; t < tokens; t++) {
-          for (let i = 0; i < dims; i++) expect(grid.read(bytes, t, i)).toBe(code(t, i));
-        }
+        codes.forEach((code, n) => {
+          grid.write(bytes, Math.floor(n / dims), n % dims, code);
+        });
+        expect(codes.map((_, n) => grid.read(bytes, Math.floor(n / dims), n % dims))).toEqual(codes);
       }
     }),
     { numRuns: 20 },

@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { createCodec } from './kv.ts';
+import { validateCodec } from './validate.ts';
 
-const boundsOf = (spec: string, headDim = 128) => createCodec(spec, { headDim }).validate()[0].bounds!;
+const boundsOf = (spec: string, headDim = 128) => validateCodec(createCodec(spec, { headDim }).keys, 'key').bounds!;
 
 describe('the bounds of TurboQuant', () => {
   it.each([

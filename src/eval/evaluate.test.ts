@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { writeGguf } from '../../test/support/gguf-writer.ts';
-import { tinyModel } from '../../test/support/tiny-model.ts';
+import { SMALLEST, tinyModel } from '../../test/support/tiny-model.ts';
 import { parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { type EvaluateOptions, type EvaluationWork, evaluate, evaluateNeedle } from '../eval.ts';
@@ -9,7 +9,7 @@ import { InputError, SpecError } from '../util/errors.ts';
 import { measureDivergence } from './divergence.ts';
 import { mimirPath } from './needle/demo.ts';
 
-const model = new Blob([writeGguf(tinyModel({ tied: false }))]);
+const model = new Blob([writeGguf(tinyModel(SMALLEST))]);
 const text = 'The mead of poetry was brewed from honey and the blood of Kvasir, the wisest of all beings. '.repeat(20);
 const options = {
   text,

@@ -17,8 +17,8 @@ export function chooseExperts(
     experts[i] = best;
   }
   const chosen = experts.map(e => logits[e]);
-  if (weighting === 'sigmoid') return void weights.set(chosen.map(x => 1 / (1 + Math.exp(-x))));
   const max = chosen[0];
   const sum = (weighting === 'softmax of all' ? logits : chosen).reduce((sum, x) => sum + Math.exp(x - max), 0);
-  weights.set(chosen.map(x => Math.exp(x - max) / sum));
+  const weightOf = (x: number) => (weighting === 'sigmoid' ? 1 / (1 + Math.exp(-x)) : Math.exp(x - max) / sum);
+  weights.set(chosen.map(weightOf));
 }

@@ -4,7 +4,7 @@
  */
 const word = new Float32Array(1);
 const bits = new Uint32Array(word.buffer);
-/** Powers of two from 2^-128 up. A table because `**` would dominate the cost of encoding. */
+/** Powers of two from 2^-128 up. A table because `**` would dominate the cost of encoding, and of the tables below. */
 const POWERS = Float64Array.from({ length: 192 }, (_, i) => 2 ** (i - 128));
 
 function roundHalfEven(x: number): number {
@@ -16,11 +16,11 @@ function roundHalfEven(x: number): number {
 function decodeSmall(code: number, mantissa: number, minExponent: number, signBit: number): number {
   const magnitude = code & (signBit - 1);
   const exponent = magnitude >> mantissa;
-  const fraction = magnitude & (2 ** mantissa - 1);
+  const fraction = magnitude & ((1 << mantissa) - 1);
   const value =
     exponent === 0
-      ? fraction * 2 ** (minExponent - mantissa)
-      : (fraction + 2 ** mantissa) * 2 ** (exponent - 1 + minExponent - mantissa);
+      ? fraction * POWERS[128 + minExponent - mantissa]
+      : (fraction + (1 << mantissa)) * POWERS[128 + exponent - 1 + minExponent - mantissa];
   return code & signBit ? -value : value;
 }
 
@@ -39,7 +39,7 @@ export function toF16(x: number): number {
   return sign | Math.min((rounded >>> 13) - (112 << 10), 0x7bff);
 }
 
-const f16Table = Float32Array.from({ length: 65536 }, (_, code) => {
+const f16Table = new Float32Array(65536).map((_, code) => {
   if ((code & 0x7c00) !== 0x7c00) return decodeSmall(code, 10, -14, 0x8000);
   if (code & 0x3ff) return Number.NaN;
   return code & 0x8000 ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY;

@@ -23,6 +23,7 @@ export const platform: Platform = {
   canBlock: scope.document === undefined,
   yieldToEventLoop,
   enableRelaxedSimd() {},
+  enableWideSimd: () => false,
   startThread,
   openGpu: async () =>
     scope.navigator.gpu ?? 'this browser has no WebGPU (or the page is not served from https or localhost)',

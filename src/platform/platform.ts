@@ -14,6 +14,8 @@ export interface Platform {
   yieldToEventLoop(): Promise<void>;
   /** Enables relaxed SIMD for WebAssembly modules that are compiled later, where that takes a flag. */
   enableRelaxedSimd(): void;
+  /** Has the engine join vectors of 128 bits to vectors of 256 in WebAssembly modules that are compiled later, if it can. */
+  enableWideSimd(): boolean;
   /**
    * Starts a thread. Its program is plain JavaScript, so that it runs without a bundler or a TypeScript loader, with
    * `onMessage(listener)` and `post(message)`; it answers each message with one. `onEnd` is called when the thread ends

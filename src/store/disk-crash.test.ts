@@ -89,7 +89,7 @@ async function check(fs: FileSystem, durable: Set<number>, deleted: Set<number>)
 }
 
 describe('the disk store after a loss of power', () => {
-  it.each(Array.from({ length: LONG_CASES ? 200 : 10 }, (_, i) => i))(
+  it.each(Array.from({ length: LONG_CASES ? 200 : ALL_CASES ? 10 : 4 }, (_, i) => i))(
     'has all that was flushed (run %i)',
     async seed => {
       const random = seeded(seed).next;

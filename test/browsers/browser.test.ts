@@ -126,7 +126,7 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
     );
 
     itAll('Mimir answers questions as in Node', { timeout: 900_000 }, async () => {
-      expect(await answerQuestions('webgpu', LONG_CASES ? 10 : 2)).toMatchObject({ name: 'webgpu' });
+      expect(await answerQuestions('webgpu', LONG_CASES ? 10 : 1)).toMatchObject({ name: 'webgpu' });
     });
 
     const brief = { path: '/model.gguf', prompt: 'The mead of poetry.', kv: 'tq4u', maxTokens: 6, pageTokens: 16 };

@@ -12,9 +12,7 @@ import { createStream, type Result, type Stream, type Token } from '../../src/en
 import type { Tensor } from '../../src/kernel/device.ts';
 import { createPlan, fixedBytes, type KvMode, type Plan, withMode } from '../../src/plan/plan.ts';
 import { writeGguf } from './gguf-writer.ts';
-import { type TinyOptions, tinyModel } from './tiny-model.ts';
-
-const MODEL: TinyOptions = { tied: false, layers: 1 };
+import { SMALLEST, type TinyOptions, tinyModel } from './tiny-model.ts';
 
 export interface GenerationsOptions {
   model?: TinyOptions;
@@ -55,7 +53,7 @@ export interface Generations {
 export async function openGenerations(options: GenerationsOptions = {}): Promise<Generations> {
   const { device = 'js', kv = 'tq4', maxSequences = 8, pages, prefillChunk = 32, samples, msPerRow } = options;
   const context = 1024;
-  const file = await openModelFile(new Blob([writeGguf(tinyModel(options.model ?? MODEL))]));
+  const file = await openModelFile(new Blob([writeGguf(tinyModel(options.model ?? SMALLEST))]));
   const plan = withMode(createPlan(parseSpec(kv), planShape(file, 16)), options.kvMode ?? 'packed');
   const engine = await loadEngine(file, { plan, context }, { device, prefillChunk });
   const capacity =

@@ -129,9 +129,9 @@ export function randomWeights(type: WeightType, count: number, rms: number, rand
   if (!layout)
     return quantize(
       type,
-      Float32Array.from({ length: count }, () => mean + rms * random.normal()),
+      new Float32Array(count).map(() => mean + rms * random.normal()),
     );
-  const bytes = Uint8Array.from({ length: weightBytes(type, count) }, () => random.below(256));
+  const bytes = new Uint8Array(weightBytes(type, count)).map(() => random.below(256));
   const setScale = (d: number) => {
     for (let offset = 0; offset < bytes.length; offset += weightFormats[type].bytes) {
       setF16(bytes, offset + layout.d, d);

@@ -40,6 +40,9 @@ export interface TinyOptions {
   metadata?: Record<string, Metadata[string] | undefined>;
 }
 
+/** For tests in which the model does not matter and the js device computes much. */
+export const SMALLEST: TinyOptions = { tied: false, layers: 1, width: 32, heads: 2, kvHeads: 1, ffn: 32 };
+
 export function tinyModel(options: TinyOptions = {}): GgufSpec {
   const { architecture = 'llama', type = 'F32', layers = 2, seed = 1, tied = true } = options;
   const { block } = weightFormats[type];

@@ -31,7 +31,8 @@ function write(schema: Record<string, unknown>, seed: number): string | undefine
   while (ids.length < 400) {
     const mask = constraint.mask();
     const isAllowed = (id: number) => ((mask[id >>> 5] >>> (id & 31)) & 1) === 1;
-    const allowed = Array.from({ length: tokenizer.vocabSize }, (_, id) => id).filter(isAllowed);
+    const allowed: number[] = [];
+    for (let id = 0; id < tokenizer.vocabSize; id++) if (isAllowed(id)) allowed.push(id);
     const ending = allowed.filter(id => tokenizer.eosIds.has(id));
     if (ending.length > 0 && (ending.length === allowed.length || random.next() < 0.5)) return tokenizer.decode(ids);
     const others = allowed.filter(id => !tokenizer.eosIds.has(id));

@@ -35,8 +35,8 @@ function exact(query: Float32Array, keys: Float32Array, values: Float32Array): F
 }
 
 describe('attend', () => {
-  const LENGTHS = [1, 2, 15, 127, 128, 129, 500, 1024];
-  it.each(ALL_CASES ? [...LENGTHS, 4096] : LENGTHS)(
+  const LENGTHS = [1, 2, 15, 127, 128, 129, 500];
+  it.each(ALL_CASES ? [...LENGTHS, 1024, 4096] : LENGTHS)(
     'matches float64 attention over the decoded pages, %i tokens',
     tokens => {
       const random = createRandom(tokens);

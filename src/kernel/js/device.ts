@@ -179,11 +179,13 @@ function append(layer: number, k: Tensor, v: Tensor, { view, row, count, positio
   const [tail, sink] = [tailVectors(view, layer), sinkVectors(view, layer)];
   [k, v].forEach((tensor, i) => {
     const side = i as 0 | 1;
+    const data = floats(tensor);
     for (let r = 0; r < count; r++) {
       const n = position + r;
       for (let head = 0; head < kvHeads; head++) {
         const offset = (row + r) * tensor.cols + head * headDim;
-        const vector = Uint16Array.from(floats(tensor).subarray(offset, offset + headDim), toF16);
+        const vector = new Uint16Array(headDim);
+        for (let j = 0; j < headDim; j++) vector[j] = toF16(data[offset + j]);
         tail(side, head, n).set(vector);
         if (n < sinks) sink(side, head, n).set(vector);
       }

@@ -64,6 +64,8 @@ export interface WasmOptions {
   relaxed?: boolean;
   /** Whether to add int8 products to 32-bit sums: same results. Default: if the engine has one instruction for it. */
   dotAdd?: boolean;
+  /** Whether to use tiles for vectors of 256 bits: same results. Default: if the engine makes such vectors. */
+  wide?: boolean;
   /** int16 activations and cache pages dequantized to f32: slower, with the accuracy of f32 throughout. */
   precise?: boolean;
   /** Max size of one WebAssembly memory in pages of 64 KiB. Default: 4 GiB. More weights go to additional memories. */
@@ -83,7 +85,8 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
     );
   const relaxed = support.relaxedSimd && options.relaxed !== false;
   const precise = options.precise ?? false;
-  const arithmetic = { relaxed, precise, dotAdd: relaxed && (options.dotAdd ?? support.dotAdd) };
+  const { wide = support.wide } = options;
+  const arithmetic = { relaxed, precise, wide, dotAdd: relaxed && (options.dotAdd ?? support.dotAdd) };
   const shared = support.sharedMemory;
   const threads = shared ? Math.max(1, Math.min(64, options.threads ?? platform.coreCount())) : 1;
   const maxPages = options.maxPages ?? 65536;

@@ -4,28 +4,46 @@
  *
  *   scales   per group of 16 or 32 columns: 4 x f16
  *   mins     the same, if the type has them: value = scale x code + min
- *   codes    4 bits: 4 x 16 bytes; byte 4 r + b of vector i holds columns 4 i + b (low nibble) and 16 + 4 i + b of row r
- *            8 bits: 8 x 16 bytes; byte 4 r + b of vector i holds column 4 i + b of row r
+ *   codes    8 bits: 8 x 16 bytes; byte 4 r + b of vector i holds column 4 i + b of row r
+ *            4, 5 and 6 bits: 4 x 16 bytes; byte 4 r + b of vector i holds the low four bits of columns 4 i + b (low
+ *            nibble) and 16 + 4 i + b of row r
+ *   high     the fifth bits: 16 bytes; bit i of byte 4 r + b belongs to column 4 i + b of row r
+ *            the fifth and sixth bits: 2 x 16 bytes; bits 2 i and 2 i + 1 of byte 4 r + b of vector h belong to column
+ *            16 h + 4 i + b of row r
  *
- * Q4_1 and Q8_0 take as many bytes as in the file, other 4-bit types a few more. Types of 2, 3, 5 and 6 bits are
- * widened to 4 or 8 bits, and the products of the scales of K types are rounded to f16. Float types stay as they are in
- * the file.
+ * Q4_1 and Q8_0 take as many bytes as in the file, other types a few more: Q2_K and Q3_K are widened to 4 bits, and the
+ * products of the scales of K types are rounded to f16. Float types stay as they are in the file.
  */
 import { fromF16, toF16 } from '../float.ts';
+import { e2m1Levels, iq4Levels } from '../weights/blocks.ts';
 import { dequantize } from '../weights/dequantize.ts';
-import { createSplitBlock, halvesOf, joinNibbles, type QuantizedType, splitters } from '../weights/split.ts';
+import {
+  bitsAboveNibbles,
+  createSplitBlock,
+  halvesOf,
+  joinNibbles,
+  type QuantizedType,
+  splitters,
+} from '../weights/split.ts';
 import { type WeightType, weightBytes, weightFormats } from '../weights/types.ts';
 
 export interface PackedFormat {
   /** 16 and 32: plain rows of f16, bf16 or f32. */
-  bits: 4 | 8 | 16 | 32;
+  bits: 4 | 5 | 6 | 8 | 16 | 32;
   group: 16 | 32;
   mins: boolean;
   /** Added to codes to make them unsigned; the minima compensate for it. */
   zeroPoint?: number;
-  /** 8-bit codes plus this are 0 to 127, the range of dot products with int8. Absent if codes need all bits. */
-  sevenBitOffset?: number;
+  /** 4-bit codes are indices of these. */
+  levels?: keyof typeof levelTables;
+  /**
+   * Added to codes of up to 6 bits, or to levels, to make them unsigned: int8 dot products need that. Their sums begin with
+   * what compensates for it. Absent if codes need all 8 bits, or are below 16 already.
+   */
+  codeOffset?: number;
 }
+
+export const levelTables = { iq4: iq4Levels, e2m1: e2m1Levels };
 
 export const packedFormats: Record<WeightType, PackedFormat> = {
   F32: { bits: 32, group: 32, mins: false },
@@ -36,13 +54,13 @@ export const packedFormats: Record<WeightType, PackedFormat> = {
   Q4_K: { bits: 4, group: 32, mins: true },
   Q2_K: { bits: 4, group: 16, mins: true },
   Q3_K: { bits: 4, group: 16, mins: true, zeroPoint: 4 },
-  Q5_0: { bits: 8, group: 32, mins: false, sevenBitOffset: 16 },
-  Q5_1: { bits: 8, group: 32, mins: true, sevenBitOffset: 0 },
-  Q5_K: { bits: 8, group: 32, mins: true, sevenBitOffset: 0 },
-  Q6_K: { bits: 8, group: 16, mins: false, sevenBitOffset: 32 },
+  Q5_0: { bits: 5, group: 32, mins: false, codeOffset: 16 },
+  Q5_1: { bits: 5, group: 32, mins: true, codeOffset: 0 },
+  Q5_K: { bits: 5, group: 32, mins: true, codeOffset: 0 },
+  Q6_K: { bits: 6, group: 16, mins: false, codeOffset: 32 },
   Q8_0: { bits: 8, group: 32, mins: false },
-  IQ4_NL: { bits: 8, group: 32, mins: false },
-  MXFP4: { bits: 8, group: 32, mins: false, sevenBitOffset: 16 },
+  IQ4_NL: { bits: 4, group: 32, mins: false, levels: 'iq4' },
+  MXFP4: { bits: 4, group: 32, mins: false, levels: 'e2m1', codeOffset: 16 },
 };
 
 export const scaleBytes = ({ group, mins }: PackedFormat) => (32 / group) * 8 * (mins ? 2 : 1);
@@ -57,7 +75,10 @@ export function packedBytes(type: WeightType, rows: number, cols: number): numbe
 /** Packs whole rows of the file's bytes. Missing rows of the last tile are zeros. `out` begins at a multiple of four. */
 export function packWeights(type: QuantizedType, source: Uint8Array, cols: number, out: Uint8Array): void {
   const format = packedFormats[type];
-  const { group, bits, mins, zeroPoint = 0 } = format;
+  const { group, bits, mins, levels, zeroPoint = 0, codeOffset = 0 } = format;
+  // Indices of levels have no offset.
+  const zero = levels ? 0 : zeroPoint + codeOffset;
+  const indices = levels && levelIndices(levelTables[levels]);
   const { block, bytes } = weightFormats[type];
   const [size, groups, codesOffset] = [blockBytes(format), 32 / group, scaleBytes(format)];
   const tileBytes = packedBytes(type, 4, cols);
@@ -80,10 +101,14 @@ export function packWeights(type: QuantizedType, source: Uint8Array, cols: numbe
           if (mins) scales[to / 2 + 4 * (groups + g) + r] = toF16(split.mins[start / group + g] - zeroPoint * scale);
         }
         const [code, target] = [start / 4, (to + codesOffset) / 4 + r];
+        if (indices) for (let i = start; i < start + 32; i++) split.codes[i] = indices[split.codes[i] & 255];
         if (bits === 8) for (let i = 0; i < 8; i++) words[target + 4 * i] = split.words[code + i];
         else
           for (let i = 0; i < 4; i++)
-            words[target + 4 * i] = joinNibbles(split.words[code + i], split.words[code + i + 4], zeroPoint);
+            words[target + 4 * i] = joinNibbles(split.words[code + i], split.words[code + i + 4], zero);
+        for (let i = 0, high = bits - 4; i < 8 && high < 4; i++)
+          words[target + 16 + ((i * high) >> 3) * 4] |=
+            bitsAboveNibbles(split.words[code + i], zero, high) << ((i * high) & 7);
       }
     }
   }
@@ -107,12 +132,32 @@ export function unpackRow(type: WeightType, packed: Uint8Array, row: number, col
       const g = Math.floor(c / format.group);
       const scale = readF16(packed, at, 4 * g + r);
       const min = format.mins ? readF16(packed, at, 4 * groups + 4 * g + r) : 0;
-      const nibbles = packed[codes + codeByteOffset(c & 15, r)];
-      const code =
-        format.bits === 8 ? (packed[codes + codeByteOffset(c, r)] << 24) >> 24 : c < 16 ? nibbles & 15 : nibbles >> 4;
-      out[32 * block + c] = scale * code + min;
+      out[32 * block + c] = scale * readCode(format, packed, codes, c, r) + min;
     }
   }
+}
+
+function readCode(
+  { bits, levels, codeOffset = 0 }: PackedFormat,
+  packed: Uint8Array,
+  at: number,
+  c: number,
+  r: number,
+) {
+  if (bits === 8) return (packed[at + codeByteOffset(c, r)] << 24) >> 24;
+  const nibble = (packed[at + codeByteOffset(c & 15, r)] >> (c < 16 ? 0 : 4)) & 15;
+  if (levels) return levelTables[levels][nibble];
+  const high = bits - 4;
+  const bit = (c >> 2) * high;
+  const byte = packed[at + 64 + 16 * (bit >> 3) + 4 * r + (c & 3)];
+  return nibble + (((byte >> (bit & 7)) & (2 ** high - 1)) << 4) - codeOffset;
+}
+
+/** The index of each level, by its byte. */
+function levelIndices(levels: Int8Array): Uint8Array {
+  const indices = new Uint8Array(256);
+  for (const [index, level] of levels.entries()) indices[level & 255] = index;
+  return indices;
 }
 
 /** Offset of the byte of column c and row r among a block's codes. */

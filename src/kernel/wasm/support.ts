@@ -8,6 +8,8 @@ export interface WasmSupport {
   relaxedSimd: boolean;
   /** The CPU has an instruction that adds int8 products to 32-bit sums, and the engine uses it for `relaxedDotAdd`. */
   dotAdd: boolean;
+  /** The engine joins vectors of 128 bits to vectors of 256. */
+  wide: boolean;
   sharedMemory: boolean;
 }
 
@@ -17,7 +19,13 @@ export function wasmSupport(): WasmSupport {
   const relaxed = () => valid(i16x8.relaxedDot(v128.zero, v128.zero));
   if (!relaxed()) platform.enableRelaxedSimd();
   const relaxedSimd = relaxed();
-  return { simd: simd(), relaxedSimd, dotAdd: relaxedSimd && hasDotAdd(), sharedMemory: platform.canShareMemory };
+  return {
+    simd: simd(),
+    relaxedSimd,
+    dotAdd: relaxedSimd && hasDotAdd(),
+    wide: platform.enableWideSimd(),
+    sharedMemory: platform.canShareMemory,
+  };
 }
 
 /** A kernel that stores a value at address 0. */

@@ -10,67 +10,92 @@
  *
  * Blocks are added in the same order and with the same operations as in gemv.ts, so results are bit-identical.
  */
-import { f32x4, type I32, i16x8, i32, i32x4, index, type Local, lanes32, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i16x8, i32, i32x4, index, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { addDotInt8, chunkRange, multiplyAdd } from '../ops.ts';
 import { blockBytes, type PackedFormat } from '../pack-weights.ts';
 import {
   blockScales,
-  codeConstant,
+  CONSTANT_BYTES,
+  type Constants,
   type GemmArithmetic,
   gemmKernelName,
   gemmSignature,
   initialSum,
   int8Codes,
   int16Codes,
+  loadConstants,
+  narrowVectors,
   storeOutputs,
   sumIndex,
 } from './gemv.ts';
 import { ACTIVATION_TILE, TILE_ROWS } from './quantize-activations.ts';
 
-/** Vectors of four weight rows per panel. */
-const PANEL_VECTORS = 2;
-const PANEL_ROWS = 4 * PANEL_VECTORS;
 /** Half of a small L1 cache. */
 const MAX_PANEL_BYTES = 24 * 1024;
 /** Up to this many rows, reading weights takes longer than the products. */
 const FEW_ROWS = 24;
 /** Max rows of activations per panel. */
 const STRIP_ROWS = 256;
-/** f32 sums of a tile: [activation row][weight row]. */
-const TILE_SUM_BYTES = TILE_ROWS * PANEL_VECTORS * 16;
-const STRIP_SUM_BYTES = (STRIP_ROWS / TILE_ROWS) * TILE_SUM_BYTES;
+/** Max vectors of four weight rows per panel. */
+const MAX_VECTORS = 4;
 /** Scratch bytes per thread. */
-export const GEMM_SCRATCH = MAX_PANEL_BYTES + STRIP_SUM_BYTES;
+export const GEMM_SCRATCH = CONSTANT_BYTES + 16 * MAX_VECTORS + MAX_PANEL_BYTES + 16 * MAX_VECTORS * STRIP_ROWS;
 
-/**
- * Layout of a panel's block: scales of each group, minima if there are any, then codes, four int8 columns or two int16
- * columns per vector.
- */
-function panelLayout({ group, mins }: PackedFormat, { activations }: GemmArithmetic) {
-  const groups = 32 / group;
-  const codes = 16 * PANEL_VECTORS * groups * (mins ? 2 : 1);
-  const steps = activations === 'int16' ? 16 : 8;
-  return { groups, codes, steps, bytes: codes + 16 * PANEL_VECTORS * steps };
+/** What a panel and the products of a tile are divided into. */
+interface Shape {
+  /** Vectors of four weight rows per panel. */
+  vectors: number;
+  /** Rows of activations whose sums are kept in registers together. */
+  rows: number;
+  /** Vectors of codes per group. */
+  steps: number;
+  /** Vectors of codes whose products are added before they are widened to 32 bits; 0: they are added in 32 bits. */
+  narrowSteps: number;
+  groups: number;
+  /** Bytes of a panel's block: scales of each group, minima if there are any, then codes. */
+  codesOffset: number;
+  blockBytes: number;
+}
+
+function gemmShape(format: PackedFormat, { activations, dotAdd, wide }: GemmArithmetic): Shape {
+  const groups = 32 / format.group;
+  const steps = (activations === 'int16' ? 16 : 8) / groups;
+  const narrowSteps = activations === 'int16' || dotAdd ? 0 : Math.min(steps, narrowVectors(format));
+  const widens = narrowSteps > 0 && narrowSteps < steps;
+  const vectors = wide && !widens ? 4 : 2;
+  const codesOffset = 16 * vectors * groups * (format.mins ? 2 : 1);
+  const blockBytes = codesOffset + 16 * vectors * steps * groups;
+  return { vectors, rows: widens && !wide ? 2 : TILE_ROWS, steps, narrowSteps, groups, codesOffset, blockBytes };
 }
 
 /** `scratch` has GEMM_SCRATCH bytes per thread. */
 export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const k = new Kernel(gemmSignature(gemmKernelName(format, 'gemm')));
   const { x, w, rows, outputs, cols, scratch, chunk, chunks, thread } = k.params;
-  const layout = panelLayout(format, arithmetic);
+  const shape = gemmShape(format, arithmetic);
+  const panelRows = 4 * shape.vectors;
+  /** f32 sums of a tile: [activation row][weight row]. */
+  const tileSumBytes = 16 * shape.vectors * TILE_ROWS;
   const blocks = k.i32(i32.shrU(cols, 5));
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
   const tileBlock = ACTIVATION_TILE[arithmetic.activations].size;
   const tileBytes = k.i32(i32.mul(blocks, tileBlock));
-  const { from, to } = chunkRange(k, outputs, PANEL_ROWS, chunk, chunks);
-  const panel = k.i32(index(scratch, GEMM_SCRATCH, thread));
+  const { from, to } = chunkRange(k, outputs, panelRows, chunk, chunks);
+  const own = k.i32(index(scratch, GEMM_SCRATCH, thread));
+  const constants = loadConstants(k, format, arithmetic, own);
+  const ones = k.i32(i32.add(own, CONSTANT_BYTES));
+  for (let v = 0; v < shape.vectors; v++) k.do(v128.store(ones, i16x8.const(1), 16 * v));
+  const panel = k.i32(i32.add(ones, 16 * MAX_VECTORS));
   const sums = k.i32(i32.add(panel, MAX_PANEL_BYTES));
   const [weights, firstTile, target, tile, sum, count] = Array.from({ length: 6 }, () => k.i32());
 
-  k.for(from, to, PANEL_ROWS, o => {
-    // If the last panel has only one vector, it is used twice.
-    const second = k.i32(i32.select(i32.gtS(i32.sub(outputs, o), 4), rowTileBytes, 0));
+  k.for(from, to, panelRows, o => {
+    // In a panel with fewer rows the last vector is used again.
+    const lastVector = k.i32(i32.shrU(i32.sub(i32.sub(outputs, o), 1), 2));
+    const vectorOffsets = Array.from({ length: shape.vectors }, (_, v) =>
+      k.i32(i32.mul(rowTileBytes, i32.min(lastVector, v))),
+    );
     k.for(0, rows, STRIP_ROWS, first => {
       const end = k.i32(i32.add(first, STRIP_ROWS));
       k.set(end, i32.min(end, rows));
@@ -78,11 +103,11 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
         k.set(sum, sums);
         k.for(first, end, TILE_ROWS, row => {
           body(row);
-          k.increment(sum, TILE_SUM_BYTES);
+          k.increment(sum, tileSumBytes);
         });
       };
       forTiles(() => {
-        for (let i = 0; i < TILE_SUM_BYTES; i += 16) k.do(v128.store(sum, v128.zero, i));
+        for (let i = 0; i < tileSumBytes; i += 16) k.do(v128.store(sum, v128.zero, i));
       });
       k.set(weights, index(w, rowTileBytes, i32.shrU(o, 2)));
       k.set(firstTile, index(x, tileBytes, i32.shrU(first, 2)));
@@ -95,18 +120,19 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
             if (panelBlocks === 1) return body();
             k.for(0, count, 1, () => {
               body();
-              k.increment(target, layout.bytes);
+              k.increment(target, shape.blockBytes);
             });
           };
           forBlocks(() => {
-            fillPanel(k, format, arithmetic, [weights, k.i32(i32.add(weights, second))], target);
+            const blocks = vectorOffsets.map(offset => k.i32(i32.add(weights, offset)));
+            fillPanel(k, format, arithmetic, blocks, target, constants);
             k.increment(weights, blockBytes(format));
           });
           forTiles(row => {
             const add = (tileRows: number) => {
               k.set(tile, index(firstTile, tileBytes, i32.shrU(i32.sub(row, first), 2)));
               forBlocks(() => {
-                addBlock(k, format, arithmetic, tile, tileRows, target, sum);
+                addBlock(k, format, arithmetic, { tile, panel: target, sums: sum, ones }, tileRows);
                 k.increment(tile, tileBlock);
               });
             };
@@ -120,16 +146,16 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
         });
       k.if(
         i32.gtS(rows, FEW_ROWS),
-        () => addPanels(Math.floor(MAX_PANEL_BYTES / layout.bytes)),
+        () => addPanels(Math.floor(MAX_PANEL_BYTES / shape.blockBytes)),
         () => addPanels(1),
       );
       k.set(sum, sums);
       k.for(first, end, 1, row => {
-        for (let v = 0; v < PANEL_VECTORS; v++) {
+        for (let v = 0; v < shape.vectors; v++) {
           const [value, at] = [k.v128(v128.load(sum, 16 * v)), i32.add(o, 4 * v)];
           k.if(i32.gtS(outputs, at), () => storeOutputs(k, value, row, at));
         }
-        k.increment(sum, 16 * PANEL_VECTORS);
+        k.increment(sum, 16 * shape.vectors);
       });
     });
   });
@@ -137,69 +163,100 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
 }
 
 /** Unpacks one block of every vector into the panel. */
-function fillPanel(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, blocks: I32[], panel: I32): void {
+function fillPanel(
+  k: Kernel,
+  format: PackedFormat,
+  arithmetic: GemmArithmetic,
+  blocks: I32[],
+  panel: I32,
+  constants: Constants,
+): void {
   blocks.forEach((block, v) => {
-    const scales = blockScales(k, format, block).map(vector => k.v128(vector));
-    const codes = (arithmetic.activations === 'int16' ? int16Codes : int8Codes)(k, format, block, codeConstant(format));
+    const scales = blockScales(k, format, block, constants.f16).map(vector => k.v128(vector));
+    const unpack = arithmetic.activations === 'int16' ? int16Codes : int8Codes;
+    const codes = unpack(k, format, arithmetic, block, constants.codes);
     for (const [n, vector] of [...scales, ...codes].entries())
-      k.do(v128.store(panel, vector, 16 * (PANEL_VECTORS * n + v)));
+      k.do(v128.store(panel, vector, 16 * (blocks.length * n + v)));
   });
 }
 
-/** sums += one block of eight weight rows x the first `rows` rows of a tile of activations. */
+/** Addresses of what a block's products are made of, and of vectors of ones. */
+interface BlockAddresses {
+  tile: I32;
+  panel: I32;
+  sums: I32;
+  ones: I32;
+}
+
+/** sums += one block of a panel x the first `tileRows` rows of a tile of activations. */
 function addBlock(
   k: Kernel,
   format: PackedFormat,
   arithmetic: GemmArithmetic,
-  tile: I32,
-  rows: number,
-  panel: I32,
-  sums: I32,
+  { tile, panel, sums, ones }: BlockAddresses,
+  tileRows: number,
 ): void {
-  const narrow = arithmetic.activations === 'int8' && !arithmetic.dotAdd;
   const { scales: scalesOffset, sums: sumsOffset } = ACTIVATION_TILE[arithmetic.activations];
   const madd = multiplyAdd(arithmetic.fused);
-  const { groups, codes, steps } = panelLayout(format, arithmetic);
-  const integers = Array.from({ length: rows }, () => Array.from({ length: PANEL_VECTORS }, () => k.v128()));
-  const [weights, activations] = [k.i32(i32.add(panel, codes)), k.i32(tile)];
-  const splatLane = (vector: Local<'v128'>, r: number) => k.v128(v128.shuffle(vector, vector, lanes32(r, r, r, r)));
-  for (let g = 0; g < groups; g++) {
-    const initial = arithmetic.dotAdd ? initialSum(format, tile, g) : undefined;
-    const initialSums = initial && k.v128(initial);
-    const step = (isFirst: boolean) => {
-      const vectors = Array.from({ length: PANEL_VECTORS }, (_, v) => k.v128(v128.load(weights, 16 * v)));
-      const splats = integers.map((_, r) => k.v128(v128.load32Splat(activations, 4 * r)));
-      integers.forEach((row, r) => {
-        const first = isFirst && initialSums ? splatLane(initialSums, r) : undefined;
-        for (const [v, sum] of row.entries())
-          k.set(sum, addProducts(arithmetic, isFirst ? first : sum, splats[r], vectors[v]));
+  const { vectors, rows, steps, narrowSteps, groups, codesOffset } = gemmShape(format, arithmetic);
+  const widensInLoop = narrowSteps > 0 && narrowSteps < steps;
+  const stepVectors = widensInLoop ? narrowSteps : 1;
+  const widen = (sum: V128, v: number) => i32x4.dot(sum, v128.load(ones, 16 * v));
+  /** One of four values for all lanes. V8 joins loads to wider ones, and shuffles take less time than loads elsewhere. */
+  const splatValues = (offset: number) => {
+    if (arithmetic.wide) return (r: number) => k.v128(v128.load32Splat(tile, offset + 4 * r));
+    const values = k.v128(v128.load(tile, offset));
+    return (r: number) => k.v128(v128.shuffle(values, values, lanes32(r, r, r, r)));
+  };
+  const perVector = <T>(make: (v: number) => T) => Array.from({ length: vectors }, (_, v) => make(v));
+  for (let first = 0; first < tileRows; first += rows) {
+    const tileRow = Array.from({ length: Math.min(rows, tileRows - first) }, (_, r) => first + r);
+    const integers = tileRow.map(() => perVector(() => k.v128()));
+    const [weights, activations] = [k.i32(i32.add(panel, codesOffset)), k.i32(tile)];
+    for (let g = 0; g < groups; g++) {
+      const step = (isFirst: boolean) => {
+        const codes = Array.from({ length: stepVectors }, (_, i) =>
+          perVector(v => k.v128(v128.load(weights, 16 * (vectors * i + v)))),
+        );
+        const splats = tileRow.map(r => codes.map((_, i) => k.v128(v128.load32Splat(activations, 16 * i + 4 * r))));
+        integers.forEach((row, r) => {
+          const initial = isFirst ? initialSum(format, arithmetic, tile, g, tileRow[r]) : undefined;
+          const begin = initial && k.v128(initial);
+          for (const [v, sum] of row.entries()) {
+            const before = isFirst ? begin : sum;
+            if (!widensInLoop) k.set(sum, addProducts(arithmetic, before, splats[r][0], codes[0][v]));
+            else {
+              const products = splats[r].map((x, i) => i16x8.relaxedDot(x, codes[i][v])).reduce(i16x8.add);
+              k.set(sum, before ? i32x4.add(before, widen(products, v)) : widen(products, v));
+            }
+          }
+        });
+        k.increment(weights, 16 * vectors * stepVectors);
+        k.increment(activations, 16 * stepVectors);
+      };
+      step(true);
+      k.for(1, steps / stepVectors, 1, () => step(false));
+      const scaleOf = (v: number) => v128.load(panel, 16 * (vectors * g + v));
+      const minOf = (v: number) => v128.load(panel, 16 * (vectors * (groups + g) + v));
+      const scaleFor = splatValues(scalesOffset);
+      const totalFor = splatValues(sumsOffset + 16 * sumIndex(format, g));
+      integers.forEach((row, i) => {
+        const r = tileRow[i];
+        const [scale, total] = [scaleFor(r), totalFor(r)];
+        // Stores come last: the loads of a row can then be joined to wider ones.
+        const results = row.map((integer, v) => {
+          const dot = narrowSteps > 0 && !widensInLoop ? widen(integer, v) : integer;
+          const before = v128.load(sums, 16 * (vectors * r + v));
+          const sum = madd(f32x4.mul(scaleOf(v), scale), f32x4.fromI32(dot), before);
+          return k.v128(format.mins ? madd(minOf(v), total, sum) : sum);
+        });
+        for (const [v, sum] of [...results.entries()].reverse()) k.do(v128.store(sums, sum, 16 * (vectors * r + v)));
       });
-      k.increment(weights, 16 * PANEL_VECTORS);
-      k.increment(activations, 16);
-    };
-    step(true);
-    k.for(1, steps / groups, 1, () => step(false));
-    const scaleOf = (v: number) => v128.load(panel, 16 * (PANEL_VECTORS * g + v));
-    const minOf = (v: number) => v128.load(panel, 16 * (PANEL_VECTORS * (groups + g) + v));
-    const scales = k.v128(v128.load(tile, scalesOffset));
-    const totals = k.v128(v128.load(tile, sumsOffset + 16 * sumIndex(format, g)));
-    integers.forEach((row, r) => {
-      const [scale, total] = [splatLane(scales, r), splatLane(totals, r)];
-      row.forEach((integer, v) => {
-        const at = 16 * (PANEL_VECTORS * r + v);
-        const dot = narrow ? i32x4.dot(integer, i16x8.const(1)) : integer;
-        let sum = madd(f32x4.mul(scaleOf(v), scale), f32x4.fromI32(dot), v128.load(sums, at));
-        if (format.mins) sum = madd(minOf(v), total, sum);
-        k.do(v128.store(sums, sum, at));
-      });
-    });
+    }
   }
 }
 
-/**
- * Adds products to a sum, or begins one. With int8 activations codes are below 16, so that the sum of eight pairs of
- * products fits into int16 where there is no instruction to add them in 32 bits.
- */
+/** Adds products to a sum, or begins one. */
 function addProducts({ activations, dotAdd }: GemmArithmetic, sum: V128 | undefined, x: V128, codes: V128): V128 {
   if (activations !== 'int16') return addDotInt8({ relaxed: true, dotAdd })(sum, x, codes);
   const products = i32x4.dot(codes, x);

@@ -5,13 +5,13 @@
  */
 import { f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, lanes16, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceAdd } from '../ops.ts';
-import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
+import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceAdd, swizzle } from '../ops.ts';
+import { blockBytes, levelTables, type PackedFormat, scaleBytes } from '../pack-weights.ts';
 import { chunked } from '../task.ts';
 import { ACTIVATION_TILE, type ActivationType } from './quantize-activations.ts';
 
-export const gemmKernelName = ({ bits, group, mins, sevenBitOffset }: PackedFormat, kernel: 'gemv' | 'gemm') =>
-  `${kernel}${bits}g${group}${mins ? 'm' : ''}${sevenBitOffset === undefined ? '' : `+${sevenBitOffset}`}`;
+export const gemmKernelName = ({ bits, group, mins, levels, codeOffset }: PackedFormat, kernel: 'gemv' | 'gemm') =>
+  `${kernel}${bits}g${group}${mins ? 'm' : ''}${levels ?? ''}${codeOffset === undefined ? '' : `+${codeOffset}`}`;
 
 /** What the kernels may use, and how precise they are. */
 export interface ArithmeticOptions {
@@ -19,6 +19,8 @@ export interface ArithmeticOptions {
   precise: boolean;
   /** Use `i32x4.relaxedDotAdd`. */
   dotAdd: boolean;
+  /** The engine joins two vectors of 128 bits to one of 256. */
+  wide: boolean;
 }
 
 export interface GemmArithmetic {
@@ -28,19 +30,24 @@ export interface GemmArithmetic {
   fused: boolean;
   /** int8 products are added in 32 bits, by one instruction, instead of 16. */
   dotAdd: boolean;
+  /** The engine joins two vectors of 128 bits to one of 256. */
+  wide: boolean;
 }
+
+/** Codes are below 16. */
+const isNibble = ({ bits, levels }: PackedFormat) => bits === 4 && !levels;
 
 /**
  * Bytes suffice for codes below 16, for codes below 128 if their products are added in 32 bits, and for activations that
  * are not precise.
  */
 export function gemmArithmetic(
-  { bits, sevenBitOffset }: PackedFormat,
-  { relaxed, precise, dotAdd }: ArithmeticOptions,
+  format: PackedFormat,
+  { relaxed, precise, dotAdd, wide }: ArithmeticOptions,
 ): GemmArithmetic {
-  const int8 = !precise && (bits === 4 ? relaxed : dotAdd && sevenBitOffset !== undefined);
-  const activations = !int8 ? 'int16' : sevenBitOffset ? 'offset8' : 'int8';
-  return { activations, fused: relaxed, dotAdd: int8 && dotAdd };
+  const int8 = !precise && relaxed && (isNibble(format) || format.codeOffset !== undefined);
+  const activations = !int8 ? 'int16' : format.codeOffset ? 'offset8' : 'int8';
+  return { activations, fused: relaxed, dotAdd: int8 && dotAdd, wide };
 }
 
 /**
@@ -63,7 +70,7 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const { from, to } = chunkRange(k, outputs, 4, chunk, chunks);
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
   const [sum, activations, block] = [k.v128(), k.i32(), k.i32()];
-  const constants = loadConstants(k, format, scratch);
+  const constants = loadConstants(k, format, arithmetic, scratch);
   const streamRows = k.i32(i32.mul(i32.divU(i32.add(i32.sub(to, from), 4 * STREAMS - 1), 4 * STREAMS), 4));
   k.for(from, i32.add(from, streamRows), 4, first => {
     k.for(first, index(first, STREAMS, streamRows), streamRows, o => {
@@ -85,19 +92,27 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
 
 /**
  * V8 rematerializes a vector constant at every use, with three instructions; a value loaded from memory stays in a
- * register. All threads write the same values to `scratch`.
+ * register. They take CONSTANT_BYTES of `scratch`.
  */
-function loadConstants(k: Kernel, format: PackedFormat, scratch: I32) {
-  const load = (constant: V128, n: number) => {
-    k.do(v128.store(scratch, constant, 16 * n));
-    return k.v128(v128.load(scratch, 16 * n));
+export function loadConstants(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, scratch: I32) {
+  let offset = 0;
+  const load = (constant: V128) => {
+    k.do(v128.store(scratch, constant, offset));
+    const local = k.v128(v128.load(scratch, offset));
+    offset += 16;
+    return local;
   };
+  const { nibble, high, levels, offset: codeOffset } = codeConstants(format, arithmetic);
   return {
-    codes: load(codeConstant(format), 0),
-    ones: load(i16x8.const(1), 1),
-    f16: { bits: load(F16_TO_F32.bits, 2), scale: load(F16_TO_F32.scale, 3) },
+    codes: { nibble: load(nibble), high: load(high), levels: load(levels), offset: load(codeOffset) },
+    ones: load(i16x8.const(1)),
+    f16: { bits: load(F16_TO_F32.bits), scale: load(F16_TO_F32.scale) },
   };
 }
+
+/** Whole cache lines: what follows them is read in vectors of 256 bits. */
+export const CONSTANT_BYTES = 128;
+export type Constants = ReturnType<typeof loadConstants>;
 
 /** out[row][o...] = (out +) sum (+ bias), for four outputs or as many as are left. */
 export function storeOutputs(k: GemmKernel, sum: Local<'v128'>, row: I32, o: I32): void {
@@ -125,23 +140,24 @@ function addBlock(
   block: I32,
   activations: I32,
   sum: Local<'v128'>,
-  constants: ReturnType<typeof loadConstants>,
+  constants: Constants,
 ): void {
   const int8 = arithmetic.activations !== 'int16';
   const tile = ACTIVATION_TILE[arithmetic.activations];
   const groups = 32 / format.group;
   const madd = multiplyAdd(arithmetic.fused);
-  const codes = (int8 ? int8Codes : int16Codes)(k, format, block, constants.codes);
+  const codes = (int8 ? int8Codes : int16Codes)(k, format, arithmetic, block, constants.codes);
   const scales = blockScales(k, format, block, constants.f16);
   const n = codes.length / groups;
   for (let g = 0; g < groups; g++) {
     const pairs = codes.slice(g * n, (g + 1) * n).map((code, i) => {
       return [v128.load(activations, 16 * (g * n + i)), code] as const;
     });
+    const initial = initialSum(format, arithmetic, activations, g);
     const dot = arithmetic.dotAdd
-      ? dotAddInt8(k, pairs, initialSum(format, activations, g))
+      ? dotAddInt8(k, pairs, initial)
       : int8
-        ? dotInt8(pairs, constants.ones)
+        ? dotInt8(format, pairs, constants.ones, initial)
         : dotInt16(pairs);
     const scaled = f32x4.mul(scales[g], v128.load(activations, tile.scales));
     k.set(sum, madd(scaled, f32x4.fromI32(dot), sum));
@@ -154,12 +170,18 @@ function addBlock(
 /** Index of a group's sums in a tile of activations: of the first half of a block, the second half, or the whole. */
 export const sumIndex = ({ group }: PackedFormat, g: number) => (group === 16 ? g : 2);
 
-/** What 32-bit sums begin with if not zero: minus the offset of the codes x the sum of the activations. */
-export const initialSum = (format: PackedFormat, tile: I32, g: number): V128 | undefined =>
-  format.sevenBitOffset
+/** What a row's sums of int8 products begin with if not zero: minus the offset of the codes x the sum of the activations. */
+export const initialSum = (
+  format: PackedFormat,
+  { activations }: GemmArithmetic,
+  tile: I32,
+  g: number,
+  row = 0,
+): V128 | undefined =>
+  format.codeOffset && activations === 'offset8'
     ? i32x4.shl(
-        v128.load(tile, ACTIVATION_TILE.offset8.sums + 16 * sumIndex(format, g)),
-        Math.log2(format.sevenBitOffset),
+        v128.load32Splat(tile, ACTIVATION_TILE.offset8.sums + 16 * sumIndex(format, g) + 4 * row),
+        Math.log2(format.codeOffset),
       )
     : undefined;
 
@@ -177,9 +199,17 @@ export function blockScales(k: Kernel, format: PackedFormat, block: I32, f16 = F
 
 type Pairs = readonly (readonly [activations: V128, codes: V128])[];
 
-/** Dot products per lane. Codes are below 16, so the sum of eight pairs of products fits into int16. */
-const dotInt8 = (pairs: Pairs, ones: V128): V128 =>
-  i32x4.dot(pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes)).reduce(i16x8.add), ones);
+/** Vectors of int8 products whose sum fits into int16: eight if codes are below 16, two if they are below 64. */
+export const narrowVectors = (format: PackedFormat) => (isNibble(format) ? 8 : 2);
+
+/** Dot products per lane. */
+function dotInt8(format: PackedFormat, pairs: Pairs, ones: V128, initial?: V128): V128 {
+  const products = pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes));
+  const sums: V128[] = initial ? [initial] : [];
+  for (let i = 0; i < products.length; i += narrowVectors(format))
+    sums.push(i32x4.dot(products.slice(i, i + narrowVectors(format)).reduce(i16x8.add), ones));
+  return sums.reduce(i32x4.add);
+}
 const dotInt16 = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(codes, x)).reduce(i32x4.add);
 
 /** The same in 32 bits. Two sums alternate, because an addition has to wait for the one before it. */
@@ -189,28 +219,58 @@ function dotAddInt8(k: Kernel, pairs: Pairs, initial: V128 = v128.zero): V128 {
   return i32x4.add(sums[0], sums[1]);
 }
 
-/** The constant that unpacks codes: the mask of low nibbles, or what makes 8-bit codes 0 to 127. */
-export const codeConstant = ({ bits, sevenBitOffset }: PackedFormat): V128 =>
-  i8x16.const(bits === 4 ? 15 : (sevenBitOffset ?? 0));
+/** Constants that unpack codes. */
+export type CodeConstants = ReturnType<typeof codeConstants>;
+export function codeConstants({ bits, levels, codeOffset = 0 }: PackedFormat, { activations }: GemmArithmetic) {
+  const table = levels && levelTables[levels].map(level => level + (activations === 'offset8' ? codeOffset : 0));
+  return {
+    nibble: i8x16.const(15),
+    /** The bits above a nibble. */
+    high: i8x16.const(bits === 6 ? 0x30 : 0x10),
+    levels: i8x16.const(...(table ?? [0])),
+    offset: i8x16.const(codeOffset),
+  };
+}
 
-const rawVectors = (format: PackedFormat, block: I32): V128[] =>
-  Array.from({ length: format.bits }, (_, i) => v128.load(block, scaleBytes(format) + 16 * i));
-
-/** The codes of a block for int8 dot products, as eight vectors of four columns x four rows: low nibbles first. */
-export function int8Codes(k: Kernel, format: PackedFormat, block: I32, constant: V128): V128[] {
-  const raw = rawVectors(format, block);
-  if (format.bits === 8) return format.sevenBitOffset ? raw.map(v => i8x16.add(v, constant)) : raw;
-  const pairs = raw.map(v => k.v128(v));
-  return [...pairs.map(v => v128.and(v, constant)), ...pairs.map(v => v128.and(i16x8.shrU(v, 4), constant))];
+/** The codes of a block as eight vectors of four columns x four rows: with their offset, or signed if they have 8 bits. */
+export function int8Codes(
+  k: Kernel,
+  format: PackedFormat,
+  arithmetic: GemmArithmetic,
+  block: I32,
+  constants: CodeConstants,
+): V128[] {
+  const { bits, levels } = format;
+  const at = scaleBytes(format);
+  const load = (first: number, count: number) =>
+    Array.from({ length: count }, (_, i) => k.v128(v128.load(block, at + 16 * (first + i))));
+  if (bits === 8) return load(0, 8);
+  const pairs = load(0, 4);
+  const nibbles = [pairs, pairs.map(v => i16x8.shrU(v, 4))].flat().map(v => v128.and(v, constants.nibble));
+  if (levels) return nibbles.map(v => swizzle(arithmetic.fused)(constants.levels, v));
+  const high = bits - 4;
+  const highBits = load(4, high);
+  return nibbles.map((v, i) => {
+    if (high === 0) return v;
+    const shift = 4 - ((i * high) & 7);
+    const bits = highBits[(i * high) >> 3];
+    const shifted = shift > 0 ? i16x8.shl(bits, shift) : shift < 0 ? i16x8.shrU(bits, -shift) : bits;
+    return v128.or(v, v128.and(shifted, constants.high));
+  });
 }
 
 /** The codes of a block as sixteen vectors of two columns x four rows: columns 0 2, 1 3, 4 6, 5 7, ... */
-export function int16Codes(k: Kernel, format: PackedFormat, block: I32, constant: V128): V128[] {
-  const nibbles = format.bits === 4;
-  const vectors = nibbles ? int8Codes(k, format, block, constant) : rawVectors(format, block);
-  const shr = nibbles ? i16x8.shrU : i16x8.shrS;
+export function int16Codes(
+  k: Kernel,
+  format: PackedFormat,
+  arithmetic: GemmArithmetic,
+  block: I32,
+  constants: CodeConstants,
+): V128[] {
+  const vectors = int8Codes(k, format, arithmetic, block, constants);
+  const shr = isNibble(format) ? i16x8.shrU : i16x8.shrS;
   return vectors.flatMap(vector => {
-    const v = k.v128(vector);
+    const v = k.v128(format.codeOffset && !format.levels ? i8x16.sub(vector, constants.offset) : vector);
     return [shr(i16x8.shl(v, 8), 8), shr(v, 8)];
   });
 }

@@ -1,6 +1,6 @@
 /**
- * Adding int8 products in 32 bits by one instruction gives the same bits as adding them in 16 bits, or as int16 products:
- * in projections by every weight type, and in attention on integer codes.
+ * Adding int8 products in 32 bits by one instruction gives the same bits as adding them in 16 bits, and so do tiles for
+ * vectors of 256 bits: in projections by every weight type, and in attention on integer codes.
  */
 import { setFlagsFromString } from 'node:v8';
 import { describe, expect, it } from 'vitest';
@@ -20,6 +20,9 @@ const wasm = shareWasm();
 // Where the engine composes the instruction of several, only the optimizing compiler is known to do it right.
 if (!wasmSupport().dotAdd) setFlagsFromString('--no-liftoff');
 
+const PLAIN = { dotAdd: false, wide: false };
+const VARIANTS = [{ dotAdd: true }, { wide: true }, { dotAdd: true, wide: true }];
+
 /** With zeros, and blocks of equal values: the largest sums of either sign. */
 function activations(rows: number, cols: number): Float32Array {
   const x = normals(createRandom(5), rows * cols);
@@ -34,12 +37,14 @@ describe.each(weightTypes.filter(isQuantized))('%s', type => {
     [7, 6, 256],
     [25, 6, 2560],
     [259, 6, 256],
+    [5, 1, 256],
+    [6, 19, 256],
   ])('%i rows times %i x %i weights', async (batch, rows, cols) => {
     const bytes = randomWeights(type, rows * cols, 0.1, seeded(3));
     const x = activations(batch, cols);
-    const [expected, actual] = await Promise.all(
-      [false, true].map(async dotAdd => {
-        const device = await wasm({ dotAdd });
+    const [expected, ...actual] = await Promise.all(
+      [{}, ...VARIANTS].map(async variant => {
+        const device = await wasm({ ...PLAIN, ...variant });
         const weights = await device.loadWeights(type, rows, cols, async into => into.set(bytes));
         const [input, out] = [device.createTensor(batch, cols), device.createTensor(batch, rows)];
         device.writeRows(input, 0, x);
@@ -47,7 +52,7 @@ describe.each(weightTypes.filter(isQuantized))('%s', type => {
         return device.readRows(out, 0, batch);
       }),
     );
-    expect(actual.findIndex((value, i) => !Object.is(value, expected[i]))).toBe(-1);
+    for (const variant of actual) expect(variant.findIndex((value, i) => !Object.is(value, expected[i]))).toBe(-1);
   });
 });
 
@@ -61,7 +66,7 @@ it.each(
   const shape = { headDim: Number(dims), heads: 6 };
   const [expected, actual] = await Promise.all(
     [false, true].map(async dotAdd =>
-      hashOf(await runAttention(await wasm({ dotAdd, ...shape }), { spec, ...shape }, [300, 1])),
+      hashOf(await runAttention(await wasm({ ...PLAIN, dotAdd, ...shape }), { spec, ...shape }, [300, 1])),
     ),
   );
   expect(actual).toEqual(expected);

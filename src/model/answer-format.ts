@@ -8,9 +8,9 @@ import { createJsonScanner, createWrittenCalls, type Opening, type WrittenCall }
 
 /**
  * `hermes`: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, also Qwen's. `llama3`: the whole answer is
- * `{"name": ..., "parameters": {...}}`, several with semicolons between them.
+ * `{"name": ..., "parameters": {...}}`, several with semicolons between them. `channels`: messages (channels.ts).
  */
-export type CallFormat = 'hermes' | 'llama3';
+export type CallFormat = 'hermes' | 'llama3' | 'channels';
 
 /** How a model's answers are written. */
 export interface AnswerFormat {

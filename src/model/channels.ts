@@ -6,10 +6,13 @@
 import { type AnswerParser, createAnswerParts } from './answer-parts.ts';
 
 /** Templates of this format have it, and no others. */
-const CHANNEL = '<|channel|>';
-const MESSAGE = '<|message|>';
-const BODY_ENDS = ['<|start|>', '<|end|>', '<|call|>', '<|return|>', CHANNEL];
-export const CHANNEL_MARKERS = [...BODY_ENDS, MESSAGE, '<|constrain|>'];
+export const CHANNEL = '<|channel|>';
+export const MESSAGE = '<|message|>';
+export const START = '<|start|>';
+export const END = '<|end|>';
+export const CONSTRAIN = '<|constrain|>';
+const BODY_ENDS = [START, END, '<|call|>', '<|return|>', CHANNEL];
+export const CHANNEL_MARKERS = [...BODY_ENDS, MESSAGE, CONSTRAIN];
 
 /** A longer header is text. */
 const MAX_HEADER = 256;

@@ -42,12 +42,13 @@ const APART = ['browsers', 'packages', 'programs', 'isolated'];
 
 export default defineConfig({
   test: {
-    testTimeout: 60_000,
-    hookTimeout: 60_000,
+    // For what hangs: the tests of the software GPU take half a minute when all workers compute.
+    testTimeout: 120_000,
+    hookTimeout: 120_000,
     setupFiles: ['test/support/setup.ts'],
     sequence: { sequencer: LongestFirst },
-    // One more than cores: tests of servers, browsers and package managers wait for much of their time.
-    maxWorkers: availableParallelism() + 1,
+    // More than cores: tests of servers, browsers and package managers wait for much of their time.
+    maxWorkers: availableParallelism() + 2,
     projects: [
       // Files that run in the same process share the modules of src, which are loaded, compiled and optimized once.
       {

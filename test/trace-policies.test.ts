@@ -2,7 +2,8 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { createTracePolicy, tracePolicyNames } from '../bench/trace/policies.ts';
 import { createPool } from '../src/cache/pool.ts';
-import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixNode } from '../src/cache/prefix.ts';
+import { createPrefixIndex, type PrefixEvent } from '../src/cache/prefix.ts';
+import type { Leaf, PrefixNode } from '../src/cache/prefix-node.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 
 /** Runs requests through an index; returns its events. `overlap` requests are in use at a time. */

@@ -1,14 +1,8 @@
 /** Replays a trace through the real prefix index, pool and policies; only the blocks hold nothing. */
 
 import { createPool } from '../../src/cache/pool.ts';
-import {
-  childKey,
-  createPrefixIndex,
-  hashTokens,
-  type Leaf,
-  type PrefixNode,
-  rootKey,
-} from '../../src/cache/prefix.ts';
+import { childKey, createPrefixIndex, hashTokens, rootKey } from '../../src/cache/prefix.ts';
+import type { Leaf, PrefixNode } from '../../src/cache/prefix-node.ts';
 import { createOrdered, type EvictionPolicy } from '../../src/eviction/eviction.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import { InputError } from '../../src/util/errors.ts';

@@ -22,15 +22,8 @@ import { pageErrorBytes } from './page-errors.ts';
 import { checkPause, type Pause, withPause } from './pause.ts';
 import { createPool, type Pool } from './pool.ts';
 import type { Prefetch } from './prefetch.ts';
-import {
-  countShared,
-  createPrefixIndex,
-  type Leaf,
-  type PrefixEvent,
-  type PrefixIndex,
-  type PrefixNode,
-  type UnfinishedLeaf,
-} from './prefix.ts';
+import { countShared, createPrefixIndex, type PrefixEvent, type PrefixIndex } from './prefix.ts';
+import type { Leaf, PrefixNode, UnfinishedLeaf } from './prefix-node.ts';
 import { type Restoring, startRestoring } from './restore.ts';
 import { usablePages } from './sealed-pages.ts';
 import { type Sequence, type SequenceStart, sinkPage } from './sequence.ts';

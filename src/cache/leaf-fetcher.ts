@@ -26,7 +26,8 @@ import {
 import type { NodeKeys } from './node-keys.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 import { createPrefetchState, type Prefetch, type PrefetchState } from './prefetch.ts';
-import { isIndexed, type PrefixIndex, type PrefixNode, windowPageOf } from './prefix.ts';
+import type { PrefixIndex } from './prefix.ts';
+import { isIndexed, type PrefixNode, windowPageOf } from './prefix-node.ts';
 import { tenantOf } from './salt.ts';
 import { sinkPage } from './sequence.ts';
 

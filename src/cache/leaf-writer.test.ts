@@ -6,7 +6,8 @@ import { createTierChain } from '../store/tier-chain.ts';
 import { createLeafWriter, type LeafWriter } from './leaf-writer.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { createPool, type Pool } from './pool.ts';
-import { createPrefixIndex, type Leaf, type PrefixIndex } from './prefix.ts';
+import { createPrefixIndex, type PrefixIndex } from './prefix.ts';
+import type { Leaf } from './prefix-node.ts';
 
 const LEAF_BYTES = 64;
 

@@ -7,7 +7,7 @@ import type { Device } from '../kernel/device.ts';
 import type { CacheRecord } from '../store/record.ts';
 import type { TierChain } from '../store/tier-chain.ts';
 import type { NodeKeys } from './node-keys.ts';
-import { isIndexed, type PrefixNode, windowPageOf } from './prefix.ts';
+import { isIndexed, type PrefixNode, windowPageOf } from './prefix-node.ts';
 import { tenantOf } from './salt.ts';
 
 export interface LeafWriterOptions {

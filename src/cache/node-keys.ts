@@ -1,7 +1,7 @@
 /** The keys by which tiers know the leaves of the prefix index. */
 import { childKey, type LeafKey } from '../store/leaf-key.ts';
 import type { RecordName } from '../store/leaf-store.ts';
-import type { PrefixNode } from './prefix.ts';
+import type { PrefixNode } from './prefix-node.ts';
 
 export interface NodeKeys {
   /** Computes the key of a node that was inserted. Parents come before their children. */

@@ -5,7 +5,7 @@
 import type { Tensor } from '../kernel/device.ts';
 import type { LeafLayout } from './leaf.ts';
 import type { Pool } from './pool.ts';
-import type { Leaf } from './prefix.ts';
+import type { Leaf } from './prefix-node.ts';
 
 /** Pages whose errors a device holds: later pages overwrite those of earlier ones. */
 const ROWS = 256;

@@ -1,14 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { createObservedDevice } from '../../test/support/tiny-cache.ts';
 import { createPool, type Pool } from './pool.ts';
-import {
-  createPrefixIndex,
-  type Leaf,
-  type PrefixEvent,
-  type PrefixIndex,
-  type PrefixNode,
-  type UnfinishedLeaf,
-} from './prefix.ts';
+import { createPrefixIndex, type PrefixEvent, type PrefixIndex } from './prefix.ts';
+import type { Leaf, PrefixNode, UnfinishedLeaf } from './prefix-node.ts';
 
 const LONG = process.env.KVASIR_LONG === '1';
 const P = 4;

@@ -11,57 +11,17 @@
  * A text ends in an unfinished leaf: the tail of a sequence, of which a prompt can use any number of tokens. That of a
  * sequence which has ended is kept below its last leaf, and dropped with it.
  */
-import { createLru, type Evictable, type EvictionPolicy } from '../eviction/eviction.ts';
+import { createLru, type EvictionPolicy } from '../eviction/eviction.ts';
 import type { Pool, SharedBlock } from './pool.ts';
-
-/** One sealed page of all layers. */
-export interface Leaf extends SharedBlock {
-  /** Its place in the prefix index; undefined while it is private to a sequence. */
-  node?: PrefixNode;
-  /** The squared errors of its codes (page-errors.ts), once they were read from the device. */
-  errors?: Float32Array;
-  /** The page of layers with a window (leaf.ts): it is there while somebody holds it. */
-  windowPage?: WindowPage;
-}
-
-export interface WindowPage extends SharedBlock {
-  /** Whose leaf it belongs to, if the index holds it. */
-  node?: PrefixNode;
-}
-
-/** Its window page, if it is there. */
-export const windowPageOf = ({ windowPage }: Leaf): WindowPage | undefined =>
-  windowPage && windowPage.holders > 0 ? windowPage : undefined;
-
-export interface PrefixNode extends Evictable {
-  readonly id: number;
-  readonly salt: string;
-  /** Undefined for a root. */
-  readonly parent?: PrefixNode;
-  readonly leaf?: Leaf;
-  readonly tokens: readonly number[];
-  /** The f16 sinks, on the node of the page in which they end. */
-  readonly sinks?: SharedBlock;
-  /** By a hash of their tokens. */
-  readonly children: Map<number, PrefixNode[]>;
-  lastUsed: number;
-  childCount: number;
-  /** Unfinished leaves that are kept after it, the newest last. */
-  readonly unfinished: Set<UnfinishedLeaf>;
-  isStored?: boolean;
-}
-
-/** The tokens of a text after its last sealed page, in f16. */
-export interface UnfinishedLeaf {
-  readonly salt: string;
-  /** Undefined if there is no sealed page. */
-  readonly parent?: PrefixNode;
-  readonly tokens: readonly number[];
-  /** The tail of its sequence: a ring. */
-  readonly blocks: readonly (SharedBlock | undefined)[];
-  /** If the leaves before it do not have them. */
-  readonly sinks?: SharedBlock;
-}
+import {
+  isIndexed,
+  type Leaf,
+  type PrefixNode,
+  type UnfinishedLeaf,
+  type WindowPage,
+  windowPageOf,
+} from './prefix-node.ts';
+import { createWindowPages } from './window-pages.ts';
 
 /** A change of the index. Replaying all events reproduces it. */
 export type PrefixEvent =
@@ -139,14 +99,10 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   const unfinished = new Set<UnfinishedLeaf>();
   /** How many idle leaves and kept unfinished ones have these sinks. */
   const sinkUses = new Map<SharedBlock, number>();
-  /** Leaves whose window pages texts have left behind, the first one first. */
-  const passed = new Set<Leaf>();
+  const windowPages = createWindowPages(pool);
   let size = 0;
   let idle = 0;
   let leafBytes = 0;
-  /** Of window pages: all, and those that only the index holds. */
-  let windowBytes = 0;
-  let idleWindowBytes = 0;
   let unfinishedBytes = 0;
   let clock = 0;
   let ids = 0;
@@ -237,28 +193,10 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     for (const shared of blocksOf(leaf)) pool().release(shared);
     removeIfEmpty(parent);
   };
-  /** Whether the index holds the window page of a leaf. */
-  const hasWindowPage = ({ node, windowPage }: Leaf) => node !== undefined && windowPage?.node === node;
-  const isIdlePage = (leaf: Leaf) => hasWindowPage(leaf) && leaf.windowPage!.holders === 1;
-  const dropWindowPage = (leaf: Leaf) => {
-    const { windowPage } = leaf;
-    passed.delete(leaf);
-    if (!windowPage || !hasWindowPage(leaf)) return;
-    windowBytes -= windowPage.block.bytes;
-    if (windowPage.holders === 1) idleWindowBytes -= windowPage.block.bytes;
-    windowPage.node = undefined;
-    pool().release(windowPage);
-  };
-  const holdWindowPage = (node: PrefixNode, page: WindowPage | undefined) => {
-    if (!page || !node.leaf || hasWindowPage(node.leaf)) return;
-    node.leaf.windowPage = pool().retain(page);
-    page.node = node;
-    windowBytes += page.block.bytes;
-  };
   const remove = (node: PrefixNode) => {
     const { leaf, parent, tokens, sinks } = node;
     if (!leaf || !parent) return;
-    dropWindowPage(leaf);
+    windowPages.drop(leaf);
     const hash = hashTokens(tokens, 0, pageTokens);
     const siblings = parent.children.get(hash)!.filter(other => other !== node);
     if (siblings.length > 0) parent.children.set(hash, siblings);
@@ -293,15 +231,13 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       return unfinishedBytes;
     },
     get idleBytes() {
-      return leafBytes + idleWindowBytes + unfinishedBytes + idleSinkBytes();
+      return leafBytes + windowPages.idleBytes + unfinishedBytes + idleSinkBytes();
     },
     get sharedWindowBytes() {
-      return windowBytes - idleWindowBytes;
+      return windowPages.sharedBytes;
     },
     get passedBytes() {
-      let bytes = 0;
-      for (const leaf of passed) if (isIdlePage(leaf)) bytes += leaf.windowPage!.block.bytes;
-      return bytes;
+      return windowPages.passedBytes;
     },
     root: getRoot,
     find(salt, tokens, limit, path = []) {
@@ -358,34 +294,19 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       parent.childCount++;
       size++;
       leaf.node = node;
-      holdWindowPage(node, windowPageOf(leaf));
+      windowPages.hold(node, windowPageOf(leaf));
       noteUse(node);
       if (onEvent) onEvent({ type: 'stored', id: node.id, parent: parent.id, salt: node.salt, tokens: node.tokens });
       onInsert?.(node);
       return node;
     },
-    addWindowPage: holdWindowPage,
-    notePassed(leaf) {
-      passed.delete(leaf);
-      if (hasWindowPage(leaf)) passed.add(leaf);
-    },
-    dropPassed() {
-      for (const leaf of passed) {
-        const isIdle = isIdlePage(leaf);
-        // One that is in use comes back when it is left behind again.
-        if (isIdle) dropWindowPage(leaf);
-        else passed.delete(leaf);
-        if (isIdle) return true;
-      }
-      return false;
-    },
+    addWindowPage: windowPages.hold,
+    notePassed: windowPages.notePassed,
+    dropPassed: windowPages.dropPassed,
     noteIdle(block) {
       const { node } = block;
       if (!node) return;
-      if (block !== node.leaf) {
-        idleWindowBytes += block.block.bytes;
-        return;
-      }
+      if (block !== node.leaf) return windowPages.noteIdle(block);
       noteIdleCount(node, 1);
       node.lastUsed = ++clock;
       policy.idle?.(node);
@@ -394,10 +315,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     noteBusy(block) {
       const { node } = block;
       if (!node) return;
-      if (block !== node.leaf) {
-        idleWindowBytes -= block.block.bytes;
-        return;
-      }
+      if (block !== node.leaf) return windowPages.noteBusy(block);
       noteIdleCount(node, -1);
       noteUse(node);
     },
@@ -445,9 +363,6 @@ export function countShared(ids: readonly number[], tokens: readonly number[], f
   while (shared < max && ids[shared] === tokens[from + shared]) shared++;
   return shared;
 }
-
-/** Whether a node is still in the index. */
-export const isIndexed = (node: PrefixNode): boolean => node.leaf?.node === node;
 
 /** 52 bits that name a text: policies remember evicted leaves by it. A collision costs a policy accuracy, nothing else. */
 export const rootKey = (salt: string): number =>

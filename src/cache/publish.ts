@@ -2,7 +2,8 @@
 import type { KvShape } from '../kernel/device.ts';
 import { assert } from '../util/errors.ts';
 import type { SharedBlock } from './pool.ts';
-import { type PrefixIndex, type UnfinishedLeaf, windowPageOf } from './prefix.ts';
+import type { PrefixIndex } from './prefix.ts';
+import { type UnfinishedLeaf, windowPageOf } from './prefix-node.ts';
 import type { SealedPages } from './sealed-pages.ts';
 import { sinkPage } from './sequence.ts';
 import type { Tail } from './tail.ts';

@@ -4,7 +4,7 @@ import type { SealingRule } from '../kernel/visibility.ts';
 import { f16Block, type LeafLayout, leafBlock, windowBlock } from './leaf.ts';
 import { checkPause, type Pause } from './pause.ts';
 import type { Pool, SharedBlock } from './pool.ts';
-import type { Leaf } from './prefix.ts';
+import type { Leaf } from './prefix-node.ts';
 import type { Sequence, SequenceStart } from './sequence.ts';
 import { tailFileBytes, writeTail } from './tail.ts';
 

@@ -7,7 +7,7 @@ import type { Block, KvView } from '../kernel/device.ts';
 import { assert } from '../util/errors.ts';
 import { firstVisiblePage, type LeafLayout, leafBlock, windowBlock } from './leaf.ts';
 import type { Pool, SharedBlock } from './pool.ts';
-import { type Leaf, type WindowPage, windowPageOf } from './prefix.ts';
+import { type Leaf, type WindowPage, windowPageOf } from './prefix-node.ts';
 import type { SequenceStart } from './sequence.ts';
 
 export type SealedPages = ReturnType<typeof createSealedPages>;

@@ -4,7 +4,8 @@ import type { Device, KvShape, KvView } from '../kernel/device.ts';
 import type { LeafLayout } from './leaf.ts';
 import type { PageErrorRow } from './page-errors.ts';
 import type { Pool, SharedBlock } from './pool.ts';
-import type { Leaf, PrefixIndex, UnfinishedLeaf } from './prefix.ts';
+import type { PrefixIndex } from './prefix.ts';
+import type { Leaf, UnfinishedLeaf } from './prefix-node.ts';
 
 export interface SequenceOptions {
   device: Device;

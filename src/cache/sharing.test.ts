@@ -12,7 +12,8 @@ import {
 import { CapacityError } from '../util/errors.ts';
 import { createSequence } from './create-sequence.ts';
 import { createPool, type Pool } from './pool.ts';
-import { createPrefixIndex, type Leaf, type PrefixIndex } from './prefix.ts';
+import { createPrefixIndex, type PrefixIndex } from './prefix.ts';
+import type { Leaf } from './prefix-node.ts';
 import { type Sequence, type SequenceOptions, sinkPage } from './sequence.ts';
 
 type Settings = SequenceOptions & { capacity: number; sinks: number };

@@ -6,7 +6,7 @@ import { emptyResult } from '../engine/stream.ts';
 import { type ChatMessage, createChatTemplate } from '../model/template.ts';
 import { byteToUnicode } from '../model/tokenizer/bytes.ts';
 import { createTokenizer } from '../model/tokenizer.ts';
-import { CapacityError, UnsupportedError } from '../util/errors.ts';
+import { CapacityError } from '../util/errors.ts';
 import type { AnswerDelta, Tool } from './answer.ts';
 import { type AnswerRequest, encodePrompt, prepareAnswer, streamParts } from './answer-stream.ts';
 
@@ -216,7 +216,16 @@ describe('answers in channels', () => {
 {%- if channel %}<|channel|>{{ channel }}{% endif %}<|message|>{{ content }}<|end|>{% endmacro %}
 {%- for m in messages %}{{ message(m.role, 'final' if m.role == 'assistant' else none, m.content) }}{% endfor %}
 {%- if add_generation_prompt %}<|start|>assistant{% endif %}`;
-  const controls = ['<|start|>', '<|channel|>', '<|message|>', '<|end|>', '<|call|>', '<|return|>', '<|im_end|>'];
+  const controls = [
+    '<|start|>',
+    '<|channel|>',
+    '<|message|>',
+    '<|end|>',
+    '<|call|>',
+    '<|return|>',
+    '<|constrain|>',
+    '<|im_end|>',
+  ];
   const tokenizer = tokenizerWith(controls);
   const model = {
     tokenizer,
@@ -237,7 +246,51 @@ describe('answers in channels', () => {
     expect(parts.map(part => part.text).join('')).toBe('Hello.');
   });
 
-  it('cannot follow a schema: an UnsupportedError', () => {
-    expect(() => prepareAnswer(model, messages, { schema: { type: 'object' } })).toThrow(UnsupportedError);
+  const tools: Tool[] = ['dice', 'clock'].map(name => ({
+    type: 'function',
+    function: { name, parameters: { type: 'object', properties: { n: { type: 'integer' } }, required: ['n'] } },
+  }));
+  const schema = {
+    type: 'object',
+    properties: { ok: { type: 'boolean' } },
+    required: ['ok'],
+    additionalProperties: false,
+  };
+  const analysis = '<|channel|>analysis<|message|>Hm: {"ok"<|end|><|start|>assistant';
+  const final = '<|channel|>final<|message|>{"ok":true}';
+  const callOf = (name: string) => `<|channel|>commentary to=functions.${name} <|constrain|>json<|message|>{"n":6}`;
+
+  /** How much of an answer the constraint lets through, up to its end. */
+  function allowed(answer: string, request: AnswerRequest): string {
+    const { output } = prepareAnswer(model, messages, request);
+    const ids = [...tokenizer.encode(answer, { parseSpecialTokens: true }), tokenizer.eos!];
+    for (const [i, id] of ids.entries()) {
+      if (!((output.constraint!.mask()[id >>> 5] >>> (id & 31)) & 1))
+        return tokenizer.decode(ids.slice(0, i), { includeSpecialTokens: true });
+      output.constraint!.accept(id);
+    }
+    return 'all';
+  }
+
+  it('follow a schema in the final channel, after free analysis', () => {
+    expect(allowed(final, { schema })).toBe('all');
+    expect(allowed(analysis + final, { schema })).toBe('all');
+    expect(allowed(analysis + final.replace('final', 'final <|constrain|>json'), { schema })).toBe('all');
+    expect(allowed(`${analysis}<|channel|>final<|message|>No.`, { schema })).toBe(
+      `${analysis}<|channel|>final<|message|>`,
+    );
+    expect(allowed(`${final}<|end|>`, { schema })).toBe(final);
+    expect(allowed(callOf('dice'), { schema, tools, toolChoice: 'none' })).toBe('<|channel|>');
+  });
+
+  it('call the tool that they must, with its arguments', () => {
+    const named: AnswerRequest = { tools, toolChoice: { name: 'clock' } };
+    expect(allowed(analysis + callOf('clock'), named)).toBe('all');
+    expect(allowed(callOf('dice'), named)).toBe('<|channel|>commentary to=functions.');
+    expect(allowed(final, named)).toBe('<|channel|>');
+    expect(allowed(callOf('dice'), { tools, toolChoice: 'required' })).toBe('all');
+    expect(allowed(callOf('dice').replace('6', '"6"'), { tools, toolChoice: 'required' })).toMatch(/\{"n":$/);
+    for (const answer of [analysis + final, callOf('clock')]) expect(allowed(answer, { tools, schema })).toBe('all');
+    expect(prepareAnswer(model, messages, { tools }).output.constraint).toBeUndefined();
   });
 });

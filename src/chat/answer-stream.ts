@@ -7,18 +7,14 @@ import { satisfies } from '../engine/grammar/satisfies.ts';
 import { type JsonSchema, schemaGrammar, schemaText } from '../engine/grammar/schema.ts';
 import { MARKERS } from '../engine/grammar/vocabulary.ts';
 import type { Result, Token } from '../engine/stream.ts';
-import {
-  type AnswerParser,
-  createAnswerParser,
-  detectAnswerFormat,
-  type ParserOptions,
-} from '../model/answer-format.ts';
+import { type CallFormat, createAnswerParser, detectAnswerFormat, type ParserOptions } from '../model/answer-format.ts';
+import type { AnswerParser } from '../model/answer-parts.ts';
 import { CHANNEL_MARKERS, createChannelParser } from '../model/channels.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
-import { UnsupportedError } from '../util/errors.ts';
 import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
+import { afterAnalysis, finalMessage } from './channel-grammar.ts';
 import { describeTools, toolsGrammar, toolsKey, unenforcedNotice } from './tools.ts';
 
 /** What the answer's form depends on. */
@@ -100,7 +96,8 @@ const usesTools = ({ tools, toolChoice }: Pick<AnswerRequest, 'tools' | 'toolCho
 /** Tools that the template does not know are called as Hermes does. */
 function formatOf({ template }: Pick<AnswerModel, 'template'>) {
   const { takesTools, thinks, channels, toolCalls } = detectAnswerFormat(template.source);
-  return { takesTools, thinks, channels, callFormat: takesTools ? toolCalls : ('hermes' as const) };
+  const callFormat: CallFormat = channels ? 'channels' : takesTools ? toolCalls : 'hermes';
+  return { takesTools, thinks, channels, callFormat };
 }
 
 /** The prompt that asks for an answer. Tools that the template does not know are described in the system message. */
@@ -122,24 +119,23 @@ export function answerGrammar(
   { tools = [], toolChoice = 'auto', parallelToolCalls, schema }: AnswerRequest,
 ): { key: string; grammar: Grammar } | undefined {
   const { constraints } = model;
-  if (formatOf(model).channels) {
-    if (schema !== undefined || (usesTools({ tools, toolChoice }) && toolChoice !== 'auto'))
-      throw new UnsupportedError(
-        option =>
-          `This model writes its answers in channels, which ${option('schema')} and a forced ${option('toolChoice')} do not ` +
-          `support yet. Describe the form in a message, or use another model.`,
-      );
-    return undefined;
-  }
+  const { channels, callFormat: format } = formatOf(model);
   if (usesTools({ tools, toolChoice })) {
+    // Free text, and calls by name: the parser takes them from any channel.
+    if (channels && toolChoice === 'auto' && schema === undefined) return undefined;
     const isParallel = parallelToolCalls ?? toolChoice === 'auto';
-    const use = { toolChoice, isParallel, format: formatOf(model).callFormat, schema };
+    const use = { toolChoice, isParallel, format, schema };
     const key = toolsKey(tools, use);
     return { key, grammar: constraints.grammar(key, () => toolsGrammar(tools, use)) };
   }
   if (schema === undefined) return undefined;
   const key = schemaText(schema, 'schema');
-  return { key, grammar: constraints.grammar(key, () => schemaGrammar(schema)) };
+  if (!channels) return { key, grammar: constraints.grammar(key, () => schemaGrammar(schema)) };
+  const inFinalChannel = () => {
+    const { root, ...rest } = schemaGrammar(schema);
+    return { root: afterAnalysis(finalMessage(root)), ...rest };
+  };
+  return { key: `channels ${key}`, grammar: constraints.grammar(`channels ${key}`, inFinalChannel) };
 }
 
 /** The constraint of a text without a chat. */

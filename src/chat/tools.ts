@@ -20,6 +20,7 @@ import type { ChatMessage } from '../model/template.ts';
 import { describeValue, isPlainObject } from '../util/describe-value.ts';
 import { InputError, optionError } from '../util/errors.ts';
 import type { Tool, ToolChoice } from './answer.ts';
+import { afterAnalysis, callMessage, finalMessage } from './channel-grammar.ts';
 
 /** Names of tools, as MCP servers have them. */
 export const TOOL_NAME = /^[\w.:/-]{1,128}$/;
@@ -182,16 +183,22 @@ export function toolsGrammar(tools: readonly Tool[], { toolChoice, isParallel, f
   const calls = tools.map((tool, i): Expression | undefined => {
     const { name } = tool.function;
     const content = argumentsOf(tools, i, rules, unenforced);
-    return isNamed && toolChoice.name !== name ? undefined : callObject(name, content, format);
+    if (isNamed && toolChoice.name !== name) return undefined;
+    return format === 'channels' ? callMessage(name, content) : callObject(name, content, format);
   });
   const call = choice(...calls.filter(expression => expression !== undefined));
   const maxCalls = isParallel && !isNamed ? MAX_CALLS : 1;
-  const answer = format === 'llama3' ? llamaAnswer : hermesAnswer;
+  const answer = { llama3: llamaAnswer, hermes: hermesAnswer, channels: (call: Expression) => call }[format];
   const root = answer(call, maxCalls, toolChoice === 'auto' && schema === undefined);
-  if (toolChoice !== 'auto' || schema === undefined) return { root, rules, unenforced: [...unenforced] };
+  const inFormat = (root: Expression) => ({
+    root: format === 'channels' ? afterAnalysis(root) : root,
+    rules,
+    unenforced: [...unenforced],
+  });
+  if (toolChoice !== 'auto' || schema === undefined) return inFormat(root);
   const instead = schemaGrammar(schema);
   for (const [key, expression] of instead.rules) rules.set(key, expression);
-  return { root: choice(root, instead.root), rules, unenforced: [...unenforced] };
+  return inFormat(choice(root, format === 'channels' ? finalMessage(instead.root) : instead.root));
 }
 
 const callObject = (name: string, content: Expression, format: CallFormat): Expression =>

@@ -1,4 +1,7 @@
-/** `kvasir doctor`: what this machine has and lacks, and the generated WebGPU kernels of a codec. */
+/**
+ * `kvasir doctor`: what this machine has and lacks, and the generated WebGPU kernels of a codec. The kernels are imported
+ * when it needs them: they are a fifth of all modules, and every other command would load them, too.
+ */
 import { arch, availableParallelism, cpus, freemem, platform as osName, release, totalmem } from 'node:os';
 import type { Command } from 'commander';
 import { leafLayout } from '../cache/leaf.ts';
@@ -9,8 +12,6 @@ import { cacheDir, listModels } from '../hub.ts';
 import { listDevices } from '../kernel/open.ts';
 import { wasmSupport } from '../kernel/wasm/support.ts';
 import { findAdapter } from '../kernel/webgpu/adapter.ts';
-import { measureCopy } from '../kernel/webgpu/bandwidth.ts';
-import { codecKernels, dumpKernel } from '../kernel/webgpu/dump.ts';
 import { platform } from '../platform/node.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
 import { formatBytes, formatFileSize, parseCount } from '../util/units.ts';
@@ -56,6 +57,7 @@ async function codecWgsl(name: string, { dim, pageTokens, rows, subgroups, preci
   const spec = parseSpec(name);
   const [layer] = leafLayout([createCodec(spec, shape, placeholderLearned(spec, shape))]).layers;
   const model = { headDim: dim, heads: 8, kvHeads: 2, pageTokens, precise, subgroupSize: subgroups ? 32 : 0 };
+  const { codecKernels, dumpKernel } = await import('../kernel/webgpu/dump.ts');
   const kernels = await codecKernels(layer, rows, model);
   return kernels.map(dumpKernel).join('\n\n');
 }
@@ -81,7 +83,9 @@ async function examine(tiers: readonly Tier[] = []) {
 /** The adapter and its copy bandwidth, or why there is none. */
 async function examineGpu() {
   const found = await findAdapter();
-  return typeof found === 'string' ? found : { ...found.info, copy: await measureCopy() };
+  if (typeof found === 'string') return found;
+  const { measureCopy } = await import('../kernel/webgpu/bandwidth.ts');
+  return { ...found.info, copy: await measureCopy() };
 }
 
 function renderGpu(gpu: Awaited<ReturnType<typeof examineGpu>>): string[] {

@@ -1,7 +1,8 @@
 /** Answers are taken apart in the same way however their text was divided. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type AnswerPart, createAnswerParser, detectAnswerFormat, type ParserOptions } from './answer-format.ts';
+import { createAnswerParser, detectAnswerFormat, type ParserOptions } from './answer-format.ts';
+import type { AnswerPart } from './answer-parts.ts';
 
 function parse(options: ParserOptions, pieces: readonly string[]) {
   const parser = createAnswerParser(options);

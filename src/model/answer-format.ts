@@ -3,13 +3,14 @@
  * reads one character at a time, so how the text was divided makes no difference.
  */
 
+import { type AnswerParser, createAnswerParts } from './answer-parts.ts';
 import { createJsonScanner, createWrittenCalls, type Opening, type WrittenCall } from './written-calls.ts';
 
 /**
  * `hermes`: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, also Qwen's. `llama3`: the whole answer is
- * `{"name": ..., "parameters": {...}}`, several with semicolons between them.
+ * `{"name": ..., "parameters": {...}}`, several with semicolons between them. `channels`: messages (channels.ts).
  */
-export type CallFormat = 'hermes' | 'llama3';
+export type CallFormat = 'hermes' | 'llama3' | 'channels';
 
 /** How a model's answers are written. */
 export interface AnswerFormat {
@@ -31,26 +32,6 @@ export function detectAnswerFormat(template = ''): AnswerFormat {
     thinks: template.includes('</think>'),
     channels: template.includes('<|channel|>'),
   };
-}
-
-/** A part of a tool call: its name once, then its arguments' JSON text in pieces. */
-export interface CallPart {
-  index: number;
-  name?: string;
-  arguments?: string;
-}
-
-export interface AnswerPart {
-  text: string;
-  reasoning: string;
-  calls: CallPart[];
-}
-
-export interface AnswerParser {
-  /** Adds text and returns what is certain by now. */
-  push(text: string): AnswerPart;
-  /** Ends the answer: returns what was held back. */
-  end(): AnswerPart;
 }
 
 export interface ParserOptions {
@@ -89,14 +70,13 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
   let scanner = createJsonScanner();
   let json = 0;
   let closers: string[] = [];
-  let index = -1;
-  let part: AnswerPart = { text: '', reasoning: '', calls: [] };
+  const parts = createAnswerParts();
 
   const write = (to: 'text' | 'reasoning', piece: string) => {
     const content = isFirst ? piece.trimStart() : piece;
     if (content === '') return;
     isFirst = false;
-    part[to] += content;
+    parts.write(to, content);
     if (to === 'reasoning') return;
     place = advance(place, content);
     closers = [];
@@ -174,10 +154,9 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
 
   const endWritten = () => {
     const calls = written?.parse(held.slice(json).trim()) ?? [];
-    const isAccepted = calls.length > 0 && calls.every((call, i) => acceptCall?.(call, index + 1 + i));
+    const isAccepted = calls.length > 0 && calls.every((call, i) => acceptCall?.(call, parts.calls + i));
     if (!isAccepted) return notCall();
-    for (const { name, arguments: args } of calls)
-      part.calls.push({ index: ++index, name, arguments: JSON.stringify(args) });
+    for (const { name, arguments: args } of calls) parts.addCall(name, JSON.stringify(args));
     enter('after');
   };
 
@@ -195,17 +174,11 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
     }
   };
 
-  const writeArguments = (piece: string) => {
-    const last = part.calls.at(-1);
-    if (last?.index === index) last.arguments = (last.arguments ?? '') + piece;
-    else part.calls.push({ index, arguments: piece });
-  };
-
   const readCall = (letter: string) => {
     held += letter;
     const [, name] = CALL_HEAD.exec(held) ?? [];
     if (name !== undefined) {
-      part.calls.push({ index: ++index, name: JSON.parse(name) });
+      parts.addCall(JSON.parse(name));
       enter('arguments');
       scanner = createJsonScanner();
       readArguments('{');
@@ -224,7 +197,7 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
   };
 
   const readArguments = (letter: string) => {
-    writeArguments(letter);
+    parts.addArguments(letter);
     if (scanner.read(letter) === 'end') enter('closing');
   };
 
@@ -246,26 +219,13 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
   };
   const read = (letter: string): void => readers[mode](letter);
 
-  const take = (): AnswerPart => {
-    const taken = part;
-    part = { text: '', reasoning: '', calls: [] };
-    return taken;
-  };
-
-  return {
-    push(text) {
-      for (const letter of text) read(letter);
-      return take();
-    },
-    end() {
-      if (mode === 'written') endWritten();
-      if (mode === 'call') notCall();
-      else if (mode === 'text' || mode === 'start') write('text', held);
-      else if (mode === 'reasoning') write('reasoning', held);
-      held = '';
-      return take();
-    },
-  };
+  return parts.parser(read, () => {
+    if (mode === 'written') endWritten();
+    if (mode === 'call') notCall();
+    else if (mode === 'text' || mode === 'start') write('text', held);
+    else if (mode === 'reasoning') write('reasoning', held);
+    held = '';
+  });
 }
 
 const NO = { state: 'no' } as const;

@@ -3,13 +3,16 @@
  * `<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...`. The prompt has begun the first
  * header. Analysis is reasoning; a message to `functions.NAME` is a call; other messages are text.
  */
-import type { AnswerParser, AnswerPart } from './answer-format.ts';
+import { type AnswerParser, createAnswerParts } from './answer-parts.ts';
 
 /** Templates of this format have it, and no others. */
-const CHANNEL = '<|channel|>';
-const MESSAGE = '<|message|>';
-const BODY_ENDS = ['<|start|>', '<|end|>', '<|call|>', '<|return|>', CHANNEL];
-export const CHANNEL_MARKERS = [...BODY_ENDS, MESSAGE, '<|constrain|>'];
+export const CHANNEL = '<|channel|>';
+export const MESSAGE = '<|message|>';
+export const START = '<|start|>';
+export const END = '<|end|>';
+export const CONSTRAIN = '<|constrain|>';
+const BODY_ENDS = [START, END, '<|call|>', '<|return|>', CHANNEL];
+export const CHANNEL_MARKERS = [...BODY_ENDS, MESSAGE, CONSTRAIN];
 
 /** A longer header is text. */
 const MAX_HEADER = 256;
@@ -24,8 +27,7 @@ export function createChannelParser(names: readonly string[] = []): AnswerParser
   let isFirstMessage = true;
   /** Whether there has been text, or reasoning. */
   const hasMessage = { text: false, reasoning: false };
-  let index = -1;
-  let part: AnswerPart = { text: '', reasoning: '', calls: [] };
+  const parts = createAnswerParts();
 
   const openBody = (line: string) => {
     const [, channel] = /<\|channel\|>\s*(\w+)/.exec(line) ?? [];
@@ -33,19 +35,17 @@ export function createChannelParser(names: readonly string[] = []): AnswerParser
     header = undefined;
     target = name !== undefined && names.includes(name) ? 'arguments' : channel === 'analysis' ? 'reasoning' : 'text';
     isFirstMessage = false;
-    if (target === 'arguments') part.calls.push({ index: ++index, name });
+    if (target === 'arguments') parts.addCall(name);
     else {
-      if (hasMessage[target]) part[target] += '\n';
+      if (hasMessage[target]) parts.write(target, '\n');
       hasMessage[target] = true;
     }
   };
 
   const write = (text: string) => {
     if (header === undefined) {
-      const last = part.calls.at(-1);
-      if (target !== 'arguments') part[target] += text;
-      else if (last) last.arguments = (last.arguments ?? '') + text;
-      else part.calls.push({ index, arguments: text });
+      if (target === 'arguments') parts.addArguments(text);
+      else parts.write(target, text);
       return;
     }
     header += text;
@@ -76,22 +76,9 @@ export function createChannelParser(names: readonly string[] = []): AnswerParser
     held = '';
   };
 
-  const take = (): AnswerPart => {
-    const taken = part;
-    part = { text: '', reasoning: '', calls: [] };
-    return taken;
-  };
-
-  return {
-    push(text) {
-      for (const letter of text) read(letter);
-      return take();
-    },
-    end() {
-      write(held);
-      held = '';
-      if (isFirstMessage && header && !header.includes(CHANNEL)) writeHeader();
-      return take();
-    },
-  };
+  return parts.parser(read, () => {
+    write(held);
+    held = '';
+    if (isFirstMessage && header && !header.includes(CHANNEL)) writeHeader();
+  });
 }

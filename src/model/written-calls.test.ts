@@ -2,7 +2,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { cpuTime } from '../../test/support/cpu-time.ts';
-import { type AnswerPart, createAnswerParser, type ParserOptions } from './answer-format.ts';
+import { createAnswerParser, type ParserOptions } from './answer-format.ts';
+import type { AnswerPart } from './answer-parts.ts';
 
 const NAMES = ['get_weather', 'get', 'fs.read'];
 

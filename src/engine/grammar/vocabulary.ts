@@ -1,5 +1,6 @@
 /** A model's tokens as a trie, walked once for each state of a grammar that is met: which tokens may come next. */
 
+import { CHANNEL_MARKERS } from '../../model/channels.ts';
 import type { Tokenizer } from '../../model/tokenizer.ts';
 import { UnsupportedError } from '../../util/errors.ts';
 
@@ -28,7 +29,8 @@ export interface Vocabulary {
 
 export function createVocabulary(tokenizer: Tokenizer): Vocabulary {
   const { vocabSize, eosIds, eos, eot } = tokenizer;
-  const endIds = [...new Set([eot, eos].filter(id => id !== undefined))];
+  // In channels, the end of a turn's message does not end the text.
+  const endIds = [...new Set([eot, eos].filter(id => id !== undefined && eosIds.has(id)))] as number[];
   if (endIds.length === 0)
     throw new UnsupportedError('The model has no end-of-sequence token, so its output cannot follow a schema.');
   const markers = new Map<string, number>();
@@ -39,7 +41,7 @@ export function createVocabulary(tokenizer: Tokenizer): Vocabulary {
     if (eosIds.has(id)) continue;
     const bytes = tokenizer.tokenBytes(id);
     const name = bytes.length === 0 ? tokenizer.tokenText(id) : '';
-    if (MARKERS.includes(name)) {
+    if (MARKERS.includes(name) || CHANNEL_MARKERS.includes(name)) {
       const symbol = FIRST_MARKER + markers.size;
       markers.set(name, symbol);
       symbolById.set(id, symbol);

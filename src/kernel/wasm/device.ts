@@ -93,6 +93,19 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const limits = { maxPages, shared };
   const heap = openMemory(limits);
   const pool = await createPool(heap.memory, heap.alloc(4 * CONTROL_WORDS), threads);
+  const bytes = commonModule(arithmetic, limits);
+  await pool.load(bytes);
+  const memories = new Memories(heap, pool, bytes, limits);
+  return new WasmDevice(options, memories, pool, limits, arithmetic);
+}
+
+const commonModules = new Map<string, Uint8Array<ArrayBuffer>>();
+
+/** The kernels that do not depend on the model. The devices of a process share them: emitting takes longer than loading. */
+function commonModule(arithmetic: ArithmeticOptions, limits: MemoryLimits): Uint8Array<ArrayBuffer> {
+  const name = JSON.stringify([arithmetic, limits]);
+  const known = commonModules.get(name);
+  if (known) return known;
   const kernels = [
     norm(false),
     norm(true),
@@ -107,9 +120,8 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
     ...projectionKernels(arithmetic),
   ];
   const bytes = moduleBytes(kernels, limits);
-  await pool.load(bytes);
-  const memories = new Memories(heap, pool, bytes, limits);
-  return new WasmDevice(options, memories, pool, limits, arithmetic);
+  commonModules.set(name, bytes);
+  return bytes;
 }
 
 class WasmDevice implements Device {

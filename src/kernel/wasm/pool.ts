@@ -56,6 +56,9 @@ const NO_CHUNKS_LEFT = 2 ** 30;
  */
 const STALL_SECONDS = 30;
 
+/** Modules of which pools, or the memories of a pool, share the bytes. */
+const compiled = new WeakMap<Uint8Array, Promise<WebAssembly.Module>>();
+
 export async function createPool(
   memory: WebAssembly.Memory,
   control: number,
@@ -83,7 +86,9 @@ export async function createPool(
 
   const load = async (bytes: Uint8Array<ArrayBuffer>, target: typeof poolMemory): Promise<WebAssembly.Module> => {
     throwIfFailed();
-    const module = await WebAssembly.compile(bytes);
+    const compiling = compiled.get(bytes) ?? WebAssembly.compile(bytes);
+    compiled.set(bytes, compiling);
+    const module = await compiling;
     const { exports } = await WebAssembly.instantiate(module, { env: { memory: target.memory } });
     for (const [name, kernel] of Object.entries(exports as Kernels)) {
       indices.set(name + target.suffix, indices.size);

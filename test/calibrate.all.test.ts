@@ -35,11 +35,11 @@ describe('kvasir calibrate', () => {
   it('stores a profile under the fingerprint of the model, and no other file', async () => {
     const { fingerprint, provenance, learned, sensitivities } = await readProfile(path);
     expect(path).toBe(join(kvasirCache, 'profiles', `${fingerprint}.kvprofile`));
-    // In each of 4 rows, all tokens that later queries read from codes: not the 4 sinks and the last 96 tokens.
+    // In each of 4 rows, all tokens that later queries read from codes: not the 16 sinks and the last 96 tokens.
     expect(provenance).toMatchObject({
       tokens: 768,
       context: 192,
-      samples: 368,
+      samples: 320,
       codecs: expect.arrayContaining(['tq35-v']),
     });
     expect(learned.map(({ key }) => key.variance?.length)).toEqual([64, 64]);

@@ -74,13 +74,13 @@ describe.each(devices)('the memory of the cache on %s', device => {
     const during = model.memory();
     // 91 + 23 tokens ran: 7 pages of 16 are sealed.
     expect(during.pages).toBe(7 * model.plan.leaf.bytes);
-    // 2 tokens are in the tail, which has blocks of 8.
-    expect(during.tails).toBe(2 * 2 * 2 * 16 * (8 + 4) * 2);
+    // 2 tokens are in the tail, which has blocks of 8; and 16 sinks.
+    expect(during.tails).toBe(2 * 2 * 2 * 16 * (8 + 16) * 2);
     expect(conversation.bytes).toBe(during.pages + during.tails);
     if (device === 'js') expect(during.total).toBe(during.weights + during.scratch + conversation.bytes);
     await conversation.dispose();
     // The pages are kept for later prompts.
-    const cached = 7 * model.plan.leaf.bytes + 2 * 2 * 2 * 16 * 4 * 2;
+    const cached = 7 * model.plan.leaf.bytes + 2 * 2 * 2 * 16 * 16 * 2;
     if (device === 'js') expect(model.memory()).toEqual({ ...before, cached, total: before.total + cached });
     await model.complete(prompt, greedy);
     expect(model.memory()).toMatchObject({ pages: 0, tails: 0 });

@@ -157,10 +157,10 @@ function ablations({ texts, rows, headDim, transfer }: SuiteOptions): Section[] 
       ...few,
       title: "OScaR's two parts",
       about:
-        'Rotation and token scaling, alone and together, with four f16 sinks and without. [Token norms](#token-norms) ' +
+        'Rotation and token scaling, alone and together, with f16 sinks and without. [Token norms](#token-norms) ' +
         'show what scaling does for sinks that are coded.',
       labels: ['codec', 'rotation', 'scaling', 'sinks'],
-      entries: [4, 0].flatMap(sinks =>
+      entries: [DEFAULT_WINDOW.sink, 0].flatMap(sinks =>
         [
           ['kivi2g32', '', ''],
           ['oscar2g32-scale', '', 'yes'],

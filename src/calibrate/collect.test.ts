@@ -12,7 +12,7 @@ import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import { roundF16 } from '../kernel/float.ts';
 import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
-import type { AttentionWeights } from '../plan/attention-sensitivity.ts';
+import { type AttentionWeights, SINKS } from '../plan/attention-sensitivity.ts';
 import { outputGrams, valueMetric } from '../plan/metric.ts';
 import { createPlan } from '../plan/plan.ts';
 import {
@@ -129,7 +129,7 @@ function expectedSensitivity(layer: number, row: number, kv: number) {
       const output = query.map((_, i) => values.reduce((sum, value, n) => sum + (weights[n] / total) * value[i], 0));
       const gram = attentionWeights[layer].grams.subarray((3 * kv + g) * 256, (3 * kv + g + 1) * 256);
       const length = (x: number[]) => x.reduce((sum, a, i) => sum + a * dot(gram.subarray(16 * i, 16 * i + 16), x), 0);
-      for (let n = 4; n < Math.floor(t / 16) * 16; n++) {
+      for (let n = SINKS; n < Math.floor(t / 16) * 16; n++) {
         const square = (weights[n] / total) ** 2;
         const weight = square * length(values[n].map((x, i) => x - output[i]));
         out.key[n] += weight;
@@ -150,9 +150,11 @@ describe('samples', () => {
     expect(positions).toEqual(sampledPositions(shape, 1));
     expect(positions).not.toEqual(sampledPositions(shape, 2));
     expect(new Set(positions).size).toBe(20);
-    expect([positions[0] >= 4, positions[0] < 7, positions[19] >= 46, positions[19] < 48]).not.toContain(false);
+    expect([positions[0] >= SINKS, positions[0] < SINKS + 3, positions[19] >= 46, positions[19] < 48]).not.toContain(
+      false,
+    );
     expect(sampledPositions({ ...shape, samples: maxSamples(shape) }, 0)).toEqual(
-      Int32Array.from({ length: 44 }, (_, i) => i + 4),
+      Int32Array.from({ length: 48 - SINKS }, (_, i) => i + SINKS),
     );
   });
 
@@ -172,7 +174,7 @@ describe('samples', () => {
     }
     const x = seen.map(layers => (side === 'key' ? layers[1].k : layers[1].v));
     const largest = Math.max(
-      ...x.flatMap(each => Array.from({ length: 46 }, (_, t) => Math.abs(each[(t + 4) * 32 + 17]))),
+      ...x.flatMap(each => Array.from({ length: context - SINKS }, (_, t) => Math.abs(each[(t + SINKS) * 32 + 17]))),
     );
     expect(samples.maxima[17]).toBe(largest);
   });

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { writeGguf } from '../../test/support/gguf-writer.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
 import { createCodec } from '../codec/kv.ts';
-import { parseSpec } from '../codec/spec.ts';
+import { DEFAULT_WINDOW, parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { measureDivergence } from '../eval/divergence.ts';
 import { choosePlan, parsePlanSpec } from '../plan/auto.ts';
@@ -55,7 +55,7 @@ async function measureSide(layer: number, side: 'key' | 'value'): Promise<number
   const exact = createCodec('f16', shape);
   const coded = createCodec(side === 'key' ? 'tq2/f16' : 'f16/tq2', shape);
   const codecs = [0, 1].map(i => (i === layer ? coded : exact));
-  const plan = createPlanFromCodecs('one side', { sink: 4, recent: 0, edge: 0 }, codecs);
+  const plan = createPlanFromCodecs('one side', DEFAULT_WINDOW, codecs);
   const [, { kld }] = await measureDivergence(engine, row, { plans: [plan], context: 192, from: 96, rows: 1 });
   return kld;
 }

@@ -132,7 +132,7 @@ function codecTable(rows: readonly (CodecRow | UnsupportedRow)[], dim: number, v
     `           (calibrated codecs were trained on ${formatCount(trainingVectors(vectors))} others; real calibration has thousands)`,
     ...sets.map(name => `  ${name.padEnd(9)}${vectorSets[name].about}`),
     'values     squared error of Gaussian values',
-    'attention  relative error of the attention output, f16 window as in the spec (default: 4 sinks)',
+    'attention  relative error of the attention output, f16 window as in the spec (default: 16 sinks)',
     '',
   ].join('\n');
 }

@@ -31,8 +31,12 @@ export interface KvSpec {
   window: F16Window;
 }
 
-/** Four f16 sinks by default: they reduce divergence by a factor of 5 to 8. */
-export const DEFAULT_WINDOW: Required<F16Window> = { sink: 4, recent: 0, edge: 0 };
+/**
+ * The first tokens of a text collect much attention, and their keys have norms that learned codebooks do not fit. Models place
+ * such sinks where the beginning lets them: position 5 in a text, position 10 or so after a chat's first markers. Sixteen
+ * tokens in f16 hold them; four left mead with 4 to 9 times the divergence on chats of Qwen2.5.
+ */
+export const DEFAULT_WINDOW: Required<F16Window> = { sink: 16, recent: 0, edge: 0 };
 
 const WINDOWS = ['sink', 'recent', 'edge'] as const;
 const MAX_WINDOW = 1 << 20;

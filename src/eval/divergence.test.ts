@@ -44,7 +44,7 @@ it('equals its definition; f16 has no divergence from itself', async () => {
   });
   expect(rows.map(({ kv }) => kv)).toEqual(['f16', ...specs]);
   expect(rows[0]).toMatchObject({ bits: 16, kld: 0, top1: 1, tokens: 2 * 23 });
-  expect(rows[2].window).toEqual({ sink: 4, recent: 16, edge: 0 });
+  expect(rows[2].window).toEqual({ sink: 16, recent: 16, edge: 0 });
 
   const softmax = (logits: Float32Array) => {
     const weights = Array.from(logits, Math.exp);

@@ -2,16 +2,16 @@ import { expect, it } from 'vitest';
 import { writeGguf } from '../../test/support/gguf-writer.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
 import { createCodec } from '../codec/kv.ts';
-import { parseSpec } from '../codec/spec.ts';
+import { DEFAULT_WINDOW, parseSpec } from '../codec/spec.ts';
 import { loadEngine, openModelFile } from '../engine/engine.ts';
 import { logSoftmax } from '../engine/log-probs.ts';
 import { createPlan, createPlanFromCodecs, type Plan } from '../plan/plan.ts';
 import { createScore, teacherForce } from './divergence.ts';
 import { createProber } from './sensitivity.ts';
 
-const pageTokens = 16;
+/** The first page has sinks and codes. */
+const pageTokens = 32;
 const row = Array.from({ length: 64 }, (_, i) => (i * i * 7 + 31 * i) % 256);
-const window = { sink: 4, recent: 0, edge: 0 };
 
 const openTiny = async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ tied: false, layers: 3 }))]));
@@ -41,7 +41,7 @@ it('is the divergence of the whole row with one side of one layer quantized', as
   const bytes = engine.device.allocatedBytes;
   for (const [layer, side] of [0, 1, 2].flatMap(layer => [[layer, 'key'] as const, [layer, 'value'] as const])) {
     const codecs = [0, 1, 2].map(i => createCodec(i !== layer ? 'f16' : side === 'key' ? 'tq2/f16' : 'f16/tq2', shape));
-    const coded = await logProbs(createPlanFromCodecs('tq2', window, codecs));
+    const coded = await logProbs(createPlanFromCodecs('tq2', DEFAULT_WINDOW, codecs));
     const score = createScore(row);
     for (let t = from; t < 63; t++) score.add(t, coded[t], reference[t]);
     const divergence = await probe({ spec: parseSpec('tq2'), layer, side });
@@ -64,9 +64,9 @@ it('is the divergence of the whole row with one side of one layer quantized', as
 
 it('is zero while no page is sealed: every token is read in f16', async () => {
   const { engine } = await openTiny();
-  const probe = (await createProber(engine, row.slice(0, 17), { pageTokens, scored: 2 }))!;
+  const probe = (await createProber(engine, row.slice(0, 33), { pageTokens, scored: 2 }))!;
   expect(Math.abs((await probe({ spec: parseSpec('tq2'), layer: 0, side: 'key' }))!)).toBeLessThan(1e-6);
-  const longer = (await createProber(engine, row.slice(0, 18), { pageTokens, scored: 2 }))!;
+  const longer = (await createProber(engine, row.slice(0, 34), { pageTokens, scored: 2 }))!;
   expect(await longer({ spec: parseSpec('tq2'), layer: 0, side: 'key' })).toBeGreaterThan(1e-4);
 });
 

@@ -81,7 +81,7 @@ describe('bit allocation', () => {
   it('keeps the edge layers and the window in f16', () => {
     const plan = choosePlan(parsePlanSpec('auto:2+edge1+recent64'), shape, profile);
     expect(plan.codecs.map(({ keys }) => keys.spec === 'f16')).toEqual([true, false, false, true]);
-    expect(plan.window).toEqual({ sink: 4, recent: 64, edge: 1 });
+    expect(plan.window).toEqual({ sink: 16, recent: 64, edge: 1 });
     expect(plan.spec).toBe('auto-mead:2+edge1+recent64');
     expect(choosePlan(parsePlanSpec(plan.spec), shape, profile).leaf.bytes).toBe(plan.leaf.bytes);
   });
@@ -90,7 +90,7 @@ describe('bit allocation', () => {
 describe('a memory budget', () => {
   const context = 2048;
 
-  it.each([80_000, 100_000, 130_000, 160_000, 220_000])(
+  it.each([90_000, 100_000, 130_000, 160_000, 220_000])(
     'of %i bytes is not exceeded, and almost used up',
     contextMemory => {
       const plan = choosePlan(parsePlanSpec('auto'), shape, profile, { contextMemory, context });

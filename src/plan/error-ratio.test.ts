@@ -3,6 +3,7 @@ import { createCodec, learn, placeholderLearned } from '../codec/kv.ts';
 import { gaussianSamples } from '../codec/learned.ts';
 import { createRandom, normals } from '../codec/parts/random.ts';
 import { parseSpec } from '../codec/spec.ts';
+import { SINKS } from './attention-sensitivity.ts';
 import { errorRatio, errorWeights } from './error-ratio.ts';
 import type { Profile } from './profile.ts';
 
@@ -59,22 +60,23 @@ describe('error weights', () => {
 });
 
 describe('the error ratio', () => {
-  const plan = { errorWeights: Float64Array.of(0.5, 0.25), pageTokens: 10, window: { sink: 4 } };
+  const pageTokens = SINKS + 6;
+  const plan = { errorWeights: Float64Array.of(0.5, 0.25), pageTokens, window: { sink: SINKS } };
   const pages = (...rows: [number, number, number][]) =>
     new Map(rows.map(([page, key, value]) => [page, Float32Array.of(key, value)]));
 
   it('is the weighted error per token, without sinks', () => {
-    expect(errorRatio(plan, pages([0, 6, 12], [1, 20, 40]))).toEqual({ pages: 2, ratio: (6 + 20) / (6 + 10) });
+    expect(errorRatio(plan, pages([0, 6, 12], [1, 20, 40]))).toEqual({ pages: 2, ratio: (6 + 20) / (6 + pageTokens) });
   });
 
   it('leaves out a first page whose first tokens are coded: calibration does not sample them', () => {
     const coded = { ...plan, window: { sink: 0 } };
-    expect(errorRatio(coded, pages([0, 1e6, 1e6], [1, 20, 0]))).toEqual({ pages: 1, ratio: 1 });
+    expect(errorRatio(coded, pages([0, 1e6, 1e6], [1, 2 * pageTokens, 0]))).toEqual({ pages: 1, ratio: 1 });
   });
 
   it('leaves out pages of sinks', () => {
-    const manySinks = { ...plan, window: { sink: 10 } };
-    expect(errorRatio(manySinks, pages([0, 1, 1], [1, 20, 0]))).toEqual({ pages: 1, ratio: 1 });
+    const manySinks = { ...plan, window: { sink: pageTokens } };
+    expect(errorRatio(manySinks, pages([0, 1, 1], [1, 2 * pageTokens, 0]))).toEqual({ pages: 1, ratio: 1 });
   });
 
   it('is undefined without pages or weights', () => {

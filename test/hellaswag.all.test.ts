@@ -12,7 +12,7 @@ import { LONG_CASES } from './support/matrix.ts';
 import { describeWithFile, sharedFile, smolModel } from './support/shared.ts';
 
 const ITEMS = LONG_CASES ? 100 : 10;
-/** Nats per token. llama.cpp rounds activations to int8: its log probabilities of an ending differ by up to .09. */
+/** Nats per token. llama.cpp's log probabilities of an ending differ by up to .09 on the first ten items. */
 const TIE = 0.05;
 const MAX_DIFFERENCE = 0.15;
 

@@ -77,7 +77,8 @@ function sendFile(site: Site, path: string, request: IncomingMessage, reply: Ser
   const part = body.subarray(start, start + (site.cutAfter ?? body.length));
   if (site.holdAfter !== undefined) reply.write(part.subarray(0, site.holdAfter));
   else if (site.cutAfter === undefined) reply.end(part);
-  else reply.write(part, () => setTimeout(() => reply.destroy(), 100));
+  // A browser drops what it has not read when a connection breaks: on a busy machine reading takes a while to begin.
+  else reply.write(part, () => setTimeout(() => reply.destroy(), 1000));
 }
 
 /** The texts of a bundle of sources, by path. Nothing is left out: it must run without Node's modules. */

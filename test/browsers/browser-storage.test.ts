@@ -182,8 +182,11 @@ async function settledMemory({ memory }: TestPage): Promise<number> {
   return bytes;
 }
 
-/** Max memory that a page and its Worker take to load a model, per byte of the model. */
-const PEAK = 1.6;
+/**
+ * Max memory that a page and its Worker take to load a model, per byte of the model. A tenth of this model is its header, as
+ * strings: it is read while it arrives, and again when the model is loaded.
+ */
+const PEAK = 1.75;
 
 describeWithFile(smolModel, 'SmolLM2 in Chromium', path => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-browser-'));

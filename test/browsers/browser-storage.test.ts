@@ -183,8 +183,8 @@ async function settledMemory({ memory }: TestPage): Promise<number> {
 }
 
 /**
- * Max memory that a page and its Worker take to load a model, per byte of the model. A tenth of this model is its header, as
- * strings: it is read while it arrives, and again when the model is loaded.
+ * Max memory that a page and its Worker take to load a model, per byte of the model. The header, with its vocabulary, is read
+ * while it arrives, and again when the model is loaded: garbage that counts in a small model.
  */
 const PEAK = 1.75;
 

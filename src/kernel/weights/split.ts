@@ -47,10 +47,11 @@ export const isQuantized = (type: WeightType): type is QuantizedType => Object.h
 export const joinNibbles = (low: number, high: number, zero: number): number =>
   addToNibbles(low, zero) | (addToNibbles(high, zero) << 4);
 
-/** Flipping the top bits makes all bytes positive: no carries. They do not reach the low halves. */
-const addToNibbles = (word: number, zero: number): number =>
-  ((word ^ blocks.inEachByte(0x80)) + blocks.inEachByte(zero)) & 0x0f0f0f0f;
+const addToNibbles = (word: number, zero: number): number => addToBytes(word, zero) & 0x0f0f0f0f;
 
 /** The `count` bits above the low halves of four codes + zero, as the lowest bits of bytes. */
 export const bitsAboveNibbles = (word: number, zero: number, count: number): number =>
-  (((word ^ blocks.inEachByte(0x80)) + blocks.inEachByte(zero)) >>> 4) & blocks.inEachByte(2 ** count - 1);
+  (addToBytes(word, zero) >>> 4) & blocks.inEachByte(2 ** count - 1);
+
+/** All but the top bits of the sums. Flipping the top bits makes all bytes positive: no carries. */
+const addToBytes = (word: number, zero: number): number => (word ^ blocks.inEachByte(0x80)) + blocks.inEachByte(zero);

@@ -232,14 +232,16 @@ export function codeConstants({ bits, levels, codeOffset = 0 }: PackedFormat, { 
   };
 }
 
-/** The codes of a block as eight vectors of four columns x four rows: with their offset, or signed if they have 8 bits. */
-export function int8Codes(
+type UnpackCodes = (
   k: Kernel,
   format: PackedFormat,
   arithmetic: GemmArithmetic,
   block: I32,
   constants: CodeConstants,
-): V128[] {
+) => V128[];
+
+/** The codes of a block as eight vectors of four columns x four rows: with their offset, or signed if they have 8 bits. */
+export const int8Codes: UnpackCodes = (k, format, arithmetic, block, constants) => {
   const { bits, levels } = format;
   const at = scaleBytes(format);
   const load = (first: number, count: number) =>
@@ -257,23 +259,17 @@ export function int8Codes(
     const shifted = shift > 0 ? i16x8.shl(bits, shift) : shift < 0 ? i16x8.shrU(bits, -shift) : bits;
     return v128.or(v, v128.and(shifted, constants.high));
   });
-}
+};
 
 /** The codes of a block as sixteen vectors of two columns x four rows: columns 0 2, 1 3, 4 6, 5 7, ... */
-export function int16Codes(
-  k: Kernel,
-  format: PackedFormat,
-  arithmetic: GemmArithmetic,
-  block: I32,
-  constants: CodeConstants,
-): V128[] {
+export const int16Codes: UnpackCodes = (k, format, arithmetic, block, constants) => {
   const vectors = int8Codes(k, format, arithmetic, block, constants);
   const shr = isNibble(format) ? i16x8.shrU : i16x8.shrS;
   return vectors.flatMap(vector => {
     const v = k.v128(format.codeOffset && !format.levels ? i8x16.sub(vector, constants.offset) : vector);
     return [shr(i16x8.shl(v, 8), 8), shr(v, 8)];
   });
-}
+};
 
 /** Float weights times f32 activations, for any number of rows: gemmF32, gemmF16, gemmBF16. */
 export function gemmFloat(type: 'F32' | 'F16' | 'BF16'): Kernel {

@@ -132,7 +132,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
             const add = (tileRows: number) => {
               k.set(tile, index(firstTile, tileBytes, i32.shrU(i32.sub(row, first), 2)));
               forBlocks(() => {
-                addBlock(k, format, arithmetic, { tile, panel: target, sums: sum, ones }, tileRows);
+                addBlock(k, format, arithmetic, shape, { tile, panel: target, sums: sum, ones }, tileRows);
                 k.increment(tile, tileBlock);
               });
             };
@@ -193,12 +193,12 @@ function addBlock(
   k: Kernel,
   format: PackedFormat,
   arithmetic: GemmArithmetic,
+  { vectors, rows, steps, narrowSteps, groups, codesOffset }: Shape,
   { tile, panel, sums, ones }: BlockAddresses,
   tileRows: number,
 ): void {
   const { scales: scalesOffset, sums: sumsOffset } = ACTIVATION_TILE[arithmetic.activations];
   const madd = multiplyAdd(arithmetic.fused);
-  const { vectors, rows, steps, narrowSteps, groups, codesOffset } = gemmShape(format, arithmetic);
   const widensInLoop = narrowSteps > 0 && narrowSteps < steps;
   const stepVectors = widensInLoop ? narrowSteps : 1;
   const widen = (sum: V128, v: number) => i32x4.dot(sum, v128.load(ones, 16 * v));

@@ -6,7 +6,7 @@ import { loadModel } from '../../src/index.ts';
 import { kvasir } from '../support/command.ts';
 import { writeTempModel } from '../support/gguf-writer.ts';
 import { itAll } from '../support/matrix.ts';
-import { noTerminal, openTerminal, ptyTool, type Terminal } from '../support/terminal.ts';
+import { answerTo, noTerminal, openTerminal, ptyTool, type Terminal } from '../support/terminal.ts';
 import { tinyModel } from '../support/tiny-model.ts';
 
 let model: string;
@@ -85,7 +85,7 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
   it('text typed during an answer appears at the next prompt, or is sent if Enter was pressed', async () => {
     await chat('--temperature', '0', '--max-tokens', '120');
     terminal.type('hello\r');
-    await terminal.waitFor(/> hello\n.{3}/);
+    await terminal.waitFor(answerTo('hello'));
     terminal.type('/stats\rstill typing');
     await terminal.waitFor(/\n> still typing$/);
     const [answer, rest] = terminal.screen.split('\n> /stats\n');
@@ -117,11 +117,11 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
   it('Ctrl-C stops an answer, and the next question is answered', async () => {
     await chatAt(WIDE, ...long);
     terminal.type('hello\r');
-    await terminal.waitFor(/> hello\n.{3}/);
+    await terminal.waitFor(answerTo('hello'));
     terminal.type(CTRL_C);
     await terminal.waitFor(/ \(stopped\)\n> $/);
     terminal.type('again\r');
-    await terminal.waitFor(/> again\n.{3}/);
+    await terminal.waitFor(answerTo('again'));
     terminal.type(CTRL_C);
     await terminal.waitFor(/\(stopped\)[\s\S]*\(stopped\)\n> $/);
   });
@@ -142,7 +142,7 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
   it('Ctrl-D exits at the prompt and during an answer', async () => {
     await chatAt(WIDE, ...long);
     terminal.type('hello\r');
-    await terminal.waitFor(/> hello\n.{3}/);
+    await terminal.waitFor(answerTo('hello'));
     terminal.type(CTRL_D);
     expect(await terminal.exit).toBe(0);
     expect(terminal.screen).toMatch(/ \(stopped\)\n/);

@@ -8,7 +8,7 @@ import { loadModel, type Model } from '../../src/index.ts';
 import { kvasir } from '../support/command.ts';
 import { writeTempModel } from '../support/gguf-writer.ts';
 import { itAll, matrix } from '../support/matrix.ts';
-import { noTerminal, openTerminal } from '../support/terminal.ts';
+import { answerTo, noTerminal, openTerminal } from '../support/terminal.ts';
 import { tinyModel } from '../support/tiny-model.ts';
 
 let model: string;
@@ -252,7 +252,7 @@ it.skipIf(noTerminal)(`a terminal shows the last exchange, and saves an answer t
   const first = open();
   await first.waitFor(/\/help shows commands\.\n> $/);
   first.type('hello\r');
-  await first.waitFor(/> hello\n.{3}/);
+  await first.waitFor(answerTo('hello'));
   first.type('\x04');
   expect(await first.exit).toBe(0);
   expect(existsSync(file)).toBe(true);

@@ -88,6 +88,9 @@ export function openTerminal(args: readonly string[], env: Record<string, string
   };
 }
 
+/** The screen when the answer to a question has begun. A slow machine first shows how much of the prompt is read. */
+export const answerTo = (question: string) => new RegExp(`> ${question}\\n(?!reading).{3}`);
+
 /** A control sequence, or a character. */
 const PRINTED = new RegExp(`${'\x1b'}\\[([?\\d;]*)([A-Za-z])|([\\s\\S])`, 'gu');
 

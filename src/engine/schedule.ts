@@ -58,6 +58,39 @@ export function chooseRows<T extends Candidate>(
   return [...pieces, ...chunks];
 }
 
+/** A decoding request as the choice of drafts sees it. */
+export interface Drafting {
+  /** The number of drafts that pay, if a draft pays that is right with at least this probability. */
+  draftRows(minProbability: number): number;
+}
+
+/** Drafts must promise this many times their cost: estimates are noisy. */
+const DRAFT_MARGIN = 1.2;
+
+/**
+ * Adds rows with drafts (drafter.ts) to a pass that only decodes. A draft that is right saves its request a row of a later
+ * pass, and n requests share a pass: so it pays if it is right with more than n times the probability that its cost is a
+ * part of the pass.
+ */
+export function addDrafts<T extends Drafting>(
+  pieces: readonly Piece<T>[],
+  maxRows: number,
+  { decode, perDraftRow }: PassTimes,
+): Piece<T>[] {
+  if (decode === undefined) return [...pieces];
+  const count = pieces.length;
+  const cost = perDraftRow ?? firstDraftCost(decode, count);
+  let free = maxRows - count;
+  return pieces.map(({ request, rows }) => {
+    const drafts = Math.min(free, request.draftRows((DRAFT_MARGIN * count * cost) / decode));
+    free -= drafts;
+    return { request, rows: rows + drafts };
+  });
+}
+
+/** Before the first was measured: reading the weights takes as long as computing two rows. */
+const firstDraftCost = (decode: number, decodeRows: number): number => decode / (decodeRows + 2);
+
 /** The rows of a pass that end with a sampled token. */
 export interface SampledRows {
   onDevice: number;
@@ -120,7 +153,10 @@ const MIN_MIXED_PASS_MS = 50;
 /** What the last passes took, in ms; undefined before the first. */
 export interface PassTimes {
   perPromptRow?: number;
+  /** A pass that decodes, without drafts. */
   decode?: number;
+  /** What a draft adds to it. */
+  perDraftRow?: number;
 }
 
 /** Prompt rows in the next pass. */
@@ -134,13 +170,30 @@ export function promptRowsPerPass({ perPromptRow, decode }: PassTimes, decoding:
   return rowsIn(Math.max(MIN_MIXED_PASS_MS, longest), 1);
 }
 
+/** The rows of a pass, by kind. */
+export interface PassRows {
+  decodeRows: number;
+  draftRows?: number;
+  promptRows: number;
+}
+
 /** Updates the times after a pass. The cost per row grows with the depth of the prompts, so the newest pass counts most. */
 export function notePass(
   times: PassTimes,
-  { decodeRows, promptRows, ms }: { decodeRows: number; promptRows: number; ms: number },
+  { decodeRows, draftRows = 0, promptRows, ms }: PassRows & { ms: number },
 ): PassTimes {
-  const mix = (old: number | undefined, value: number) => (old === undefined ? value : 0.5 * old + 0.5 * value);
-  if (promptRows === 0) return { ...times, decode: mix(times.decode, ms) };
+  const mix = (old: number | undefined, value: number, part = 0.5) =>
+    old === undefined ? value : (1 - part) * old + part * value;
+  if (draftRows > 0) {
+    const cost = Math.max(0.1 * ms, ms - (times.decode ?? 0)) / draftRows;
+    return { ...times, perDraftRow: mix(times.perDraftRow, cost, 0.25) };
+  }
+  if (promptRows === 0) {
+    const decode = mix(times.decode, ms);
+    // One slow pass must not end drafts for good: a cost that is not measured for long is tried again.
+    const cost = times.perDraftRow && mix(times.perDraftRow, firstDraftCost(decode, decodeRows), 0.01);
+    return { ...times, decode, perDraftRow: cost };
+  }
   const decode = decodeRows > 0 ? (times.decode ?? 0) : 0;
   return { ...times, perPromptRow: mix(times.perPromptRow, Math.max(0.1 * ms, ms - decode) / promptRows) };
 }

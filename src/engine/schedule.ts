@@ -60,17 +60,26 @@ export function chooseRows<T extends Candidate>(
 
 /** A decoding request as the choice of drafts sees it. */
 export interface Drafting {
-  /** The number of drafts that pay, if a draft pays that is right with at least this probability. */
-  draftRows(minProbability: number): number;
+  /** For each draft that it could have, how likely it and all before it are right. */
+  draftProbabilities(): readonly number[];
 }
 
 /** Drafts must promise this many times their cost: estimates are noisy. */
 const DRAFT_MARGIN = 1.2;
+/** Products are computed for so many rows at once, or for one: fewer rows are not faster. */
+const ROW_TILE = 4;
+
+const computedRows = (rows: number): number => (rows === 1 ? 1 : ROW_TILE * Math.ceil(rows / ROW_TILE));
+/** Rows that drafts add to what is computed. */
+const addedRows = (decodeRows: number, drafts: number): number =>
+  computedRows(decodeRows + drafts) - computedRows(decodeRows);
+
+/** Before the cost of a row was measured: reading the weights takes as long as computing two. */
+const firstRowCost = (decode: number, decodeRows: number): number => decode / (decodeRows + 2);
 
 /**
- * Adds rows with drafts (drafter.ts) to a pass that only decodes. A draft that is right saves its request a row of a later
- * pass, and n requests share a pass: so it pays if it is right with more than n times the probability that its cost is a
- * part of the pass.
+ * Adds rows with drafts (drafter.ts) to a pass that only decodes: as many as promise the most tokens for the time that they
+ * add. The time of a pass without drafts is worth a token of each request.
  */
 export function addDrafts<T extends Drafting>(
   pieces: readonly Piece<T>[],
@@ -79,17 +88,23 @@ export function addDrafts<T extends Drafting>(
 ): Piece<T>[] {
   if (decode === undefined) return [...pieces];
   const count = pieces.length;
-  const cost = perDraftRow ?? firstDraftCost(decode, count);
-  let free = maxRows - count;
-  return pieces.map(({ request, rows }) => {
-    const drafts = Math.min(free, request.draftRows((DRAFT_MARGIN * count * cost) / decode));
-    free -= drafts;
-    return { request, rows: rows + drafts };
+  const rowCost = (perDraftRow ?? firstRowCost(decode, count)) / (decode / count);
+  // The most likely first; of a request these are its first ones.
+  const drafts = pieces
+    .flatMap(piece => piece.request.draftProbabilities().map(probability => ({ piece, probability })))
+    .sort((a, b) => b.probability - a.probability)
+    .slice(0, maxRows - count);
+  let [promised, best, chosen] = [0, 0, 0];
+  for (const [i, { probability }] of drafts.entries()) {
+    promised += probability;
+    const gain = promised - DRAFT_MARGIN * rowCost * addedRows(count, i + 1);
+    if (gain > best) [best, chosen] = [gain, i + 1];
+  }
+  return pieces.map(piece => {
+    const added = drafts.slice(0, chosen).filter(draft => draft.piece === piece).length;
+    return { ...piece, rows: piece.rows + added };
   });
 }
-
-/** Before the first was measured: reading the weights takes as long as computing two rows. */
-const firstDraftCost = (decode: number, decodeRows: number): number => decode / (decodeRows + 2);
 
 /** The rows of a pass that end with a sampled token. */
 export interface SampledRows {
@@ -155,7 +170,7 @@ export interface PassTimes {
   perPromptRow?: number;
   /** A pass that decodes, without drafts. */
   decode?: number;
-  /** What a draft adds to it. */
+  /** What a row with a draft adds to it. */
   perDraftRow?: number;
 }
 
@@ -185,14 +200,16 @@ export function notePass(
   const mix = (old: number | undefined, value: number, part = 0.5) =>
     old === undefined ? value : (1 - part) * old + part * value;
   if (draftRows > 0) {
-    const cost = Math.max(0.1 * ms, ms - (times.decode ?? 0)) / draftRows;
-    return { ...times, perDraftRow: mix(times.perDraftRow, cost, 0.25) };
+    // Drafts that fill a tile cost nothing, and tell nothing.
+    const rows = addedRows(decodeRows, draftRows);
+    const cost = Math.max(0.1 * ms, ms - (times.decode ?? 0)) / rows;
+    return rows === 0 ? times : { ...times, perDraftRow: mix(times.perDraftRow, cost, 0.25) };
   }
   if (promptRows === 0) {
     const decode = mix(times.decode, ms);
-    // One slow pass must not end drafts for good: a cost that is not measured for long is tried again.
-    const cost = times.perDraftRow && mix(times.perDraftRow, firstDraftCost(decode, decodeRows), 0.01);
-    return { ...times, decode, perDraftRow: cost };
+    // One slow pass must not end drafts for good: a cost that was not measured for long is tried again.
+    const cost = times.perDraftRow && mix(times.perDraftRow, firstRowCost(decode, decodeRows), 0.01);
+    return { ...times, decode, ...(cost && { perDraftRow: cost }) };
   }
   const decode = decodeRows > 0 ? (times.decode ?? 0) : 0;
   return { ...times, perPromptRow: mix(times.perPromptRow, Math.max(0.1 * ms, ms - decode) / promptRows) };

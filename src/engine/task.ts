@@ -62,9 +62,9 @@ export function createTask(request: Request, arrival: number, settle: () => void
       if (!this.sequence || this.sampled >= request.maxTokens || request.isParked()) return false;
       return this.handle !== undefined || this.sequence.length < this.tokens.length;
     },
-    draftRows(minProbability) {
+    draftProbabilities() {
       const max = Math.min(this.sequence?.maxDrafts ?? 0, request.maxTokens - this.sampled - 1);
-      return Math.max(0, Math.min(max, this.drafter?.count(minProbability) ?? 0));
+      return this.drafter?.probabilities().slice(0, Math.max(0, max)) ?? [];
     },
     settle,
   };

@@ -22,7 +22,10 @@ export async function readPdf(bytes: Uint8Array<ArrayBuffer>, onProgress: (fract
       page.cleanup();
       onProgress(number / document.numPages);
     }
-    return pages.map(page => page.trim()).join('\n\n');
+    return pages
+      .map(page => page.trim())
+      .filter(Boolean)
+      .join('\n\n');
   } finally {
     await task.destroy();
     port.terminate();

@@ -1,6 +1,5 @@
 /** The app's parts that need no page: events of a stream, what an answer costs, how two answers differ. */
 import fc from 'fast-check';
-import type { VNode } from 'preact';
 import { describe, expect, it } from 'vitest';
 import { readAddress, writeAddress } from '../../web/src/compare/address.ts';
 import { differenceOf, levelOf } from '../../web/src/compare/difference.ts';
@@ -8,7 +7,6 @@ import { summarize } from '../../web/src/compare/summary.ts';
 import { readEvents } from '../../web/src/engine/sse.ts';
 import { formatBytes, formatSeconds, formatSmall } from '../../web/src/format.ts';
 import { gaugeOf } from '../../web/src/state/gauge.ts';
-import { parseBlocks } from '../../web/src/ui/markdown.tsx';
 
 /** The events of a text that arrives in pieces. */
 async function eventsOf(pieces: readonly Uint8Array<ArrayBuffer>[]) {
@@ -137,32 +135,6 @@ describe('a comparison', () => {
     expect(told(side('tq2', 1, 'a', 'b'), side('f16', 2, 'a', 'c'))).toMatch(
       /^tq2 takes 2\.0 times less memory than f16\. 1 of 2 answers are the same\. /,
     );
-  });
-});
-
-describe('Markdown', () => {
-  /** Without attributes. */
-  const htmlOf = (node: unknown): string => {
-    if (Array.isArray(node)) return node.map(htmlOf).join('');
-    if (typeof node !== 'object' || node === null) return String(node ?? '');
-    const { type, props } = node as VNode<Record<string, unknown>>;
-    if (typeof type === 'function') return htmlOf((type as (props: unknown) => unknown)(props));
-    return `<${type}>${htmlOf(props.children)}</${type}>`;
-  };
-  const render = (...lines: string[]) => htmlOf(parseBlocks(lines.join('\n')));
-
-  it('has lists in lists', () => {
-    expect(render('1. a', '2. b:', '   - c', '     d', '   - e', '3. f')).toBe(
-      '<ol><li>a</li><li><p>b:</p><ul><li><p>c\nd</p></li><li>e</li></ul></li><li>f</li></ol>',
-    );
-  });
-
-  it('has tables, with as many cells per row as the head has', () => {
-    expect(render('| a | **b** |', '| --- | --: |', '| 1 | 2 | 3 |', '| 4 |')).toBe(
-      '<div><table><thead><tr><th>a</th><th><strong>b</strong></th></tr></thead>' +
-        '<tbody><tr><td>1</td><td>2</td></tr><tr><td>4</td><td></td></tr></tbody></table></div>',
-    );
-    expect(render('a | b', 'no table')).toBe('<p>a | b\nno table</p>');
   });
 });
 

@@ -1,13 +1,10 @@
 /** Documents that are added to a message. */
-import { batch, signal } from '@preact/signals';
+import { signal } from '@preact/signals';
 import { formatBytes, formatCount } from '../format.ts';
-import { connection } from '../state/connection.ts';
-import { type Attachment, newId } from '../state/conversation.ts';
-import { announcement } from '../state/notice.ts';
+import type { Attachment } from '../state/conversation.ts';
+import { addText } from '../state/drafts.ts';
 import { CloseIcon, DocumentIcon } from './icons.tsx';
 
-/** Of the message that is being written. */
-export const attachments = signal<readonly Attachment[]>([]);
 export const attachmentError = signal('');
 
 const MAX_BYTES = 20_000_000;
@@ -27,20 +24,6 @@ export async function addFiles(files: Iterable<File>): Promise<void> {
     else await addText(file.name, text);
   }
 }
-
-export async function addText(name: string, text: string): Promise<void> {
-  const added: Attachment = { id: newId(), name, text };
-  batch(() => {
-    attachments.value = [...attachments.value, added];
-    announcement.value = `${name} added`;
-  });
-  const tokens = await connection.value.engine?.countTokens(text).catch(() => undefined);
-  attachments.value = attachments.value.map(item => (item.id === added.id ? { ...item, tokens } : item));
-}
-
-export const removeAttachment = (id: string): void => {
-  attachments.value = attachments.value.filter(item => item.id !== id);
-};
 
 /** A document, which can be read in place. */
 export function AttachmentCard({ attachment, onRemove }: { attachment: Attachment; onRemove?: () => void }) {

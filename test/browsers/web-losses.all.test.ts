@@ -85,7 +85,9 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
       const seen = await partOfAnswer(visit, 20);
       await visit.page.waitForTimeout(1500);
       const devtools = await visit.context.newCDPSession(visit.page);
-      await devtools.send('Page.crash').catch(() => {});
+      const crashed = visit.page.waitForEvent('crash');
+      void devtools.send('Page.crash').catch(() => {});
+      await crashed;
       const next = await visit.context.newPage();
       await next.goto(app.url);
       await next.getByText('The page was left before this answer was complete.').waitFor();
@@ -141,8 +143,11 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
   });
 
   it('a killed server is told, the question is kept, and all goes on when it is back', async () => {
-    const visit = await visitWith({ temperature: 0 });
+    // Mimir was loaded here before, and is kept.
+    const visit = await visitWith({ place: 'browser', device: 'wasm', temperature: 0 });
     const { page } = visit;
+    await page.getByRole('combobox', { name: 'Runs on' }).selectOption({ label: 'This server' });
+    await page.locator('.chip', { hasText: 'tq4' }).waitFor();
     app.pauseMs = 40;
     await ask(visit, STORY);
     const seen = await partOfAnswer(visit);

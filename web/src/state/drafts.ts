@@ -43,9 +43,8 @@ export async function loadDrafts(): Promise<void> {
   );
 }
 
-/** Adds a document to the draft that is shown, and counts its tokens. */
-export async function addText(name: string, text: string): Promise<void> {
-  const { id: conversation } = current.value;
+/** Adds a document to a draft, and counts its tokens. */
+export async function addText(name: string, text: string, conversation = current.value.id): Promise<void> {
   const attachmentsNow = () => drafts.value.get(conversation)?.attachments ?? [];
   const added: Attachment = { id: newId(), name, text };
   batch(() => {

@@ -1,11 +1,12 @@
 /** Where the user writes: text, documents, send and stop. */
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
+import { ACCEPTED } from '../documents/read-document.ts';
 import { formatCount } from '../format.ts';
 import { tokensInCache } from '../state/answering.ts';
 import { connection } from '../state/connection.ts';
 import { changeDraft, draft, removeAttachment } from '../state/drafts.ts';
-import { AttachmentCard, addFiles, attachmentError } from './attachments.tsx';
+import { AttachmentCard, addFiles, attachmentError, ReadingCards, reading } from './attachments.tsx';
 import { AttachIcon, SendIcon, StopIcon } from './icons.tsx';
 
 interface ComposerProps {
@@ -22,7 +23,8 @@ export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerPro
   const isComposing = useSignal(false);
   const { engine } = connection.value;
   const { text, attachments } = draft.value;
-  const canSend = engine && !isRunning && (text.trim() !== '' || attachments.length > 0);
+  const isReading = reading.value.length > 0;
+  const canSend = engine && !isRunning && !isReading && (text.trim() !== '' || attachments.length > 0);
 
   const overflow = useComputed(() => {
     const info = connection.value.engine?.info;
@@ -63,11 +65,12 @@ export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerPro
   const problem = attachmentError.value || overflow.value;
   return (
     <form class="composer" onSubmit={submit}>
-      {attachments.length > 0 && (
+      {(attachments.length > 0 || isReading) && (
         <div class="attachments">
           {attachments.map(item => (
             <AttachmentCard key={item.id} attachment={item} onRemove={() => removeAttachment(item.id)} />
           ))}
+          <ReadingCards />
         </div>
       )}
       {problem && (
@@ -102,7 +105,7 @@ export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerPro
           type="file"
           hidden
           multiple
-          accept="text/*,.md,.txt,.json,.ts,.js,.py,.c,.h,.rs,.go,.java,.csv,.xml,.yaml,.toml,.log"
+          accept={ACCEPTED}
           onChange={event => {
             const { currentTarget: input } = event;
             void addFiles([...(input.files ?? [])]).then(() => {

@@ -2,6 +2,7 @@
  * Loops that are unrolled in the text of a kernel, so that arrays become registers. Indices have one letter:
  *
  *   @unroll(j, 4) let x$j = code >> $(8 * j);   a statement, or a block without its braces, for j = 0 to 3
+ *   @unroll(j, 1..4) ...                        for j = 1 to 3
  *   @unroll(s in [key, value]) ...              for these words instead
  *   vec4f(@list(j, 4, x$j))                     the same with commas: vec4f(x0, x1, x2, x3)
  *   @sum(j, 4, x$j)                             with plus signs
@@ -16,8 +17,8 @@ type Indices = Readonly<Record<string, string>>;
 
 const SEPARATORS: Record<string, string> = { unroll: '\n', list: ', ', sum: ' + ' };
 const NEXT = /@(unroll|list|sum)\(|\$([a-z([])/;
-/** The index of a loop, its words or their number, and the rest. */
-const LOOP = /^([a-z])(?: in \[([^\]]*)\]|, *([^,]*))(?:,\s*([\s\S]*))?$/;
+/** The index of a loop, its words or its first and last number, and the rest. */
+const LOOP = /^([a-z])(?: in \[([^\]]*)\]|, *(?:([^,]*)\.\.)?([^,]*))(?:,\s*([\s\S]*))?$/;
 
 export const unroll = (text: string): string => expand(text, {});
 
@@ -28,7 +29,7 @@ function expand(text: string, indices: Indices): string {
     const first = found.index + start.length;
     result += rest.slice(0, found.index);
     if (/^[a-z]$/.test(reference)) {
-      result += valueOf(reference, indices);
+      result += lookUp(reference, indices);
       rest = rest.slice(first);
       continue;
     }
@@ -38,13 +39,8 @@ function expand(text: string, indices: Indices): string {
     if (loop) {
       const parts = LOOP.exec(inside);
       assert(parts, `@${loop}(${inside}) has an index and a count`);
-      const [, index, words, count, item] = parts;
-      const values =
-        words === undefined
-          ? Array.from({ length: evaluate(count, indices) }, (_, n) => `${n}`)
-          : expand(words, indices)
-              .split(/[\s,]+/)
-              .filter(Boolean);
+      const [, index, words, from = '0', to, item] = parts;
+      const values = words === undefined ? range(from, to, indices) : listed(words, indices);
       const body = item ?? withoutBraces(rest.slice(close + 1, end).trim());
       result += values.map(value => expand(body, { ...indices, [index]: value })).join(SEPARATORS[loop]);
     } else {
@@ -56,10 +52,20 @@ function expand(text: string, indices: Indices): string {
   return result + rest;
 }
 
-function valueOf(index: string, indices: Indices): string {
+function lookUp(index: string, indices: Indices): string {
   assert(index in indices, `$${index} is not the index of a loop around it`);
   return indices[index];
 }
+
+function range(from: string, to: string, indices: Indices): string[] {
+  const first = evaluate(from, indices);
+  return Array.from({ length: evaluate(to, indices) - first }, (_, n) => `${first + n}`);
+}
+
+const listed = (words: string, indices: Indices): string[] =>
+  expand(words, indices)
+    .split(/[\s,]+/)
+    .filter(Boolean);
 
 const withoutBraces = (body: string) => (body.startsWith('{') ? body.slice(1, -1) : body);
 
@@ -113,7 +119,7 @@ function evaluate(expression: string, indices: Indices): number {
       tokens.shift();
       return Math.min(...values);
     }
-    if (token !== '(') return Number(/^\d/.test(token) ? token : valueOf(token, indices));
+    if (token !== '(') return Number(/^\d/.test(token) ? token : lookUp(token, indices));
     const value = sum();
     tokens.shift();
     return value;

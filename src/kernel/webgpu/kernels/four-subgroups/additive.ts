@@ -182,7 +182,7 @@ var<workgroup> value_columns_info: array<vec2u, ${rounds * LANES}>;`,
       for (var nibble = 0u; nibble < ${opaque(2)}; nibble++) {
         @unroll(n, 4) {{
           let x0 = ${entry('(codes[$n] << 5u)')};
-          @unroll(j in [1, 2, 3]) let x$j = ${entry('(codes[$n] >> $(8 * j - 5)u)')};
+          @unroll(j, 1..4) let x$j = ${entry('(codes[$n] >> $(8 * j - 5)u)')};
           ${transpose4x4Bytes}
           @unroll(v, ${vectors(Q)}) {{
             let w = ${quantized.at(Q, '8 * b + 4 * nibble + $n')};

@@ -123,9 +123,8 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
     }}
   }`;
   // Rows but the first may be missing.
-  const otherQueries = Array.from({ length: Q - G }, (_, n) => G + n);
   const eachQuery = (text: string) => `@unroll(q, ${G}) { ${text} }
-    @unroll(q in [${otherQueries}]) if ($(q / ${G}) < rows) { ${text} }`;
+    @unroll(q, ${G}..${Q}) if ($(q / ${G}) < rows) { ${text} }`;
   const stateM = 4 * Math.ceil(C / 4);
   const body = unroll(/* wgsl */ `
 ${subgroupFunctions(hasSubgroups)}
@@ -169,7 +168,7 @@ fn main(group: vec3u, local_index: u32) {
   if (lane == 0) { @unroll(v, ${V}) tops[subgroup][$v] = top$v; }
   workgroupBarrier();
   @unroll(v, ${V}) var top_of_all$v = tops[0][$v];
-  @unroll(t in [1, 2, 3]) @unroll(v, ${V}) top_of_all$v = max(top_of_all$v, tops[$t][$v]);
+  @unroll(t, 1..${SUBGROUPS}) @unroll(v, ${V}) top_of_all$v = max(top_of_all$v, tops[$t][$v]);
   @unroll(v, ${V}) let page_factor$v = exp(top$v - top_of_all$v);
   // 3. values, weighted by the probabilities
   ${values.books?.fill ?? ''}

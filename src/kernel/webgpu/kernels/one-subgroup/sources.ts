@@ -41,7 +41,7 @@ export function attendPagesOneSubgroup(
       keys: { ...keys.stage, text: Q => `${poolLoads}\n${readF16x4}\n${firstRead}\n${keys.stage.text(Q)}` },
       values: values.stage,
       begin: pageOffsets(keys.layout, values.layout),
-      visible: (row, t) => `i32(page * ${P} + ${t}) >= first_read(item, ${row}u)`,
+      visible: t => `i32(page * ${P} + ${t}) >= first_read(item, $ru)`,
       allVisible: `i32(page * ${P}) >= first_read(item, ${rows - 1}u)`,
     },
     shape,
@@ -75,15 +75,15 @@ export function attendF16OneSubgroup(shape: AttendShape, rows: number): Kernel {
       rounds: `(data[item + 3] * ${F16_TOKENS_PER_ROUND} + ${ROUND - 1}) / ${ROUND}`,
       keys: rowKeys(read('key'), {
         words: D,
-        at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}]) * p.scale * ${LOG2E}`,
+        at: n => `bitcast<f32>(queries[query_origin$q + ${n}]) * p.scale * ${LOG2E}`,
       }),
       values: rowValues(read('value')),
       begin: `${begin}
     let first = data[item + 7] + page * ${ROUND};
     let end = min(data[item + 8] + select(data[item + 1] - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${F16_TOKENS_PER_ROUND});
     let count = min(${ROUND}u, end - min(end, first));`,
-      visible: (row, t) =>
-        `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks)) & (i32(first + ${t}) >= i32(data[item + 9] + ${row}u))`,
+      visible: t =>
+        `(${t} < count) & (first + ${t} < data[item + 8] + select($ru, 0u, sinks)) & (i32(first + ${t}) >= i32(data[item + 9] + $ru))`,
       allVisible: 'false',
     },
     shape,

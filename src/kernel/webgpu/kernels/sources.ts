@@ -9,7 +9,6 @@ import { blockStart, pageStart } from './names.ts';
 import { sequentialDims } from './page-reader.ts';
 import { blockOffset, poolLoads } from './pool-loads.ts';
 import type { PageShape } from './shape.ts';
-import { each } from './snippets.ts';
 
 /** f16 tokens per round: tails and sinks are short. */
 export const F16_TOKENS_PER_ROUND = 32;
@@ -67,7 +66,7 @@ export function attendPages(
       values: values.stage,
       begin: pageOffsets(keys.layout, values.layout),
       firstRound: 'data[item + 8]',
-      visible: `i32(page * ${P} + $t) >= first_read(item, q / ${shape.group / parts})`,
+      visible: t => `i32(page * ${P} + ${t}) >= first_read(item, q / ${shape.group / parts})`,
     },
     shape,
     rows,
@@ -100,7 +99,7 @@ ${
   return both;
 }
 fn read_words(sinks: bool, row: u32, c: u32) -> vec4u {
-  return vec4u(${each(4, j => `read_pair(sinks, row, 8 * c + ${2 * j})`, ', ')});
+  return vec4u(@list(j, 4, read_pair(sinks, row, 8 * c + $(2 * j))));
 }`
 }
 fn as_floats(words: vec4u) -> Eight {
@@ -169,7 +168,8 @@ export function attendF16(shape: AttendShape, rows: number, parts: number): Kern
       begin: `${reader.begin}
     let first = data[item + 7] + page * ${F16_TOKENS_PER_ROUND};`,
       firstRound: '0u',
-      visible: `(first + $t < data[item + 8] + select(${row}, 0u, sinks)) & (i32(first + $t) >= i32(data[item + 9] + ${row}))`,
+      visible: t =>
+        `(first + ${t} < data[item + 8] + select(${row}, 0u, sinks)) & (i32(first + ${t}) >= i32(data[item + 9] + ${row}))`,
     },
     shape,
     rows,

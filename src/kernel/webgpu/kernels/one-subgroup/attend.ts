@@ -273,8 +273,12 @@ fn main(group: vec3u, local_index: u32) {
 
   @unroll(v, ${V}) { l$v = reduce_add(l$v); m$v = m$v * ${LN2}; }
   ${values.finish?.(Q) ?? ''}
-  ${values.sharedSums ? `workgroupBarrier();
-  @unroll(r, ${rounds}) @unroll(j, 4) @unroll(v, ${V}) out$r_$j_$v = ${values.sharedSums}[$(((4 * r + j) * ${V} + v) * ${LANES}) + lane];` : ''}
+  ${
+    values.sharedSums
+      ? `workgroupBarrier();
+  @unroll(r, ${rounds}) @unroll(j, 4) @unroll(v, ${V}) out$r_$j_$v = ${values.sharedSums}[$(((4 * r + j) * ${V} + v) * ${LANES}) + lane];`
+      : ''
+  }
   @unroll(q, ${Q}) if ($(q / ${G}) < data[item + 1]) {
     let at = ((data[item + 5] + $(q / ${G}) * data[item + 6]) * ${H} + head * ${G} + $(q % ${G})) * ${stateFloats(C) / 4};
     ${storeOutput(values)}

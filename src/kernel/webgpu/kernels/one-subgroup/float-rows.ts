@@ -152,8 +152,7 @@ export function rowValues(rows: Rows): ValueStage {
     // Probabilities of a round, and the sums in the end.
     sharedSums: 'token_probabilities',
     text: Q => `var<workgroup> token_probabilities: array<vec4f, ${Math.max(P * vectors(Q), sharedSumVectors(Q, D))}>;`,
-    declare: Q =>
-      `@unroll(j, ${columns}) @unroll(q, ${Q}) { var low$j_$q = vec4f(0.0); var high$j_$q = vec4f(0.0); }`,
+    declare: Q => `@unroll(j, ${columns}) @unroll(q, ${Q}) { var low$j_$q = vec4f(0.0); var high$j_$q = vec4f(0.0); }`,
     prefetch: () => `@unroll(j, ${columns}) @unroll(u, ${ahead.values}) { ${loads(slot, 'var ')} }`,
     accumulate: (Q, { at }) => `
     workgroupBarrier();

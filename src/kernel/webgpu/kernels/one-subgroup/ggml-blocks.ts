@@ -280,7 +280,6 @@ var<workgroup> scaled_probabilities: array<array<vec4u, ${TOKENS_PER_ROUND * 4 *
     }}
     workgroupBarrier();
     ${Array.from({ length: rounds }, (_, r) => round(Q, r)).join('\n')}`,
-    finish: Q =>
-      `@unroll(r, ${rounds}) @unroll(j, 4) @unroll(v, ${vectors(Q)}) out$r_$j_$v = ${combinedOutput};`,
+    finish: Q => `@unroll(r, ${rounds}) @unroll(j, 4) @unroll(v, ${vectors(Q)}) out$r_$j_$v = ${combinedOutput};`,
   };
 }

@@ -104,8 +104,7 @@ function levelKeys(
     ${sums(Q, c)}
     @unroll(q, ${Q}) let dots${c}_$q = vec4f(vec4i(@list(j, 4, d${c}_$j_$[q])));`,
       ).join('\n'),
-    score: (plus = 'vec4f(0.0)') =>
-      `fma(key_norms$c, fma(dots$c_$q, vec4f(unit$[q]), vec4f(middle$[q])), ${plus})`,
+    score: (plus = 'vec4f(0.0)') => `fma(key_norms$c, fma(dots$c_$q, vec4f(unit$[q]), vec4f(middle$[q])), ${plus})`,
   };
 }
 

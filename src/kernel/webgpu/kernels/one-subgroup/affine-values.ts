@@ -85,7 +85,7 @@ fn maxOf4(x: vec4f) -> f32 { return ${maxOf4('x')}; }`,
       weights: 'prob0_$q',
       by: `${steps('s')} * (255.0 / ${maxStep('s')})`,
       // Codes count from the middle, so that the dither meets no common part.
-      then: `let low = fma(vec4f(${float(middle)}), ${steps('s')}, ${lows('s')});
+      after: `let low = fma(vec4f(${float(middle)}), ${steps('s')}, ${lows('s')});
       lows$s_$v = fma(${sumsOfWords}, vec4f(${maxStep('s')} * ${float(-middle / 255)}), vec4f${vec4Of(Q, 'dot(prob0_$q, low)')});`,
     })}
     ${eachRound(

@@ -86,7 +86,7 @@ export function codebookValues(name: string, layout: PageLayout, shape: PageShap
   @unroll(v, ${vectors(Q)}) var correction$v = vec4f(0.0);`,
     accumulate: (Q, tokens) => `{
     @unroll(v, ${vectors(Q)}) var page_correction$v = vec4f(0.0);
-    ${quantized.store(Q, tokens, { weights: 'prob$c_$q', then: `page_correction$v += ${sumsOfWords};` })}
+    ${quantized.store(Q, tokens, { weights: 'prob$c_$q', after: `page_correction$v += ${sumsOfWords};` })}
     @unroll(v, ${vectors(Q)}) correction$v = fma(correction$v, rescale$v, page_correction$v * page_factor$v * (value_unit * f32(${-128 / 255})));
     @unroll(j, 4) @unroll(v, ${vectors(Q)}) var d$j_$v = vec4u(0);
     // Must stay a loop: see strip-loop.ts.

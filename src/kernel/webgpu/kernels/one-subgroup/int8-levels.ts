@@ -219,7 +219,7 @@ export function levelValues(name: string, layout: PageLayout, shape: PageShape):
     @unroll(v, ${vectors(Q)}) var page_correction$v = vec4f(0.0);
     ${quantized.store(Q, tokens, {
       weights: 'prob$c_$q',
-      then: `page_correction$v += ${sumsOfWords} * ${float((-bytes.zeroPoint * bytes.scale) / 255)};`,
+      after: `page_correction$v += ${sumsOfWords} * ${float((-bytes.zeroPoint * bytes.scale) / 255)};`,
     })}
     @unroll(v, ${vectors(Q)}) correction$v = fma(correction$v, rescale$v, page_correction$v * page_factor$v);
     ${Array.from(

@@ -144,7 +144,7 @@ export function oneBitValues(name: string, layout: PageLayout, shape: PageShape)
     let shares = value_norms * (1.0 / max_norm);
     ${quantized.store(Q, tokens, {
       weights: '(prob$c_$q * shares)',
-      then: `correction$v = fma(correction$v, rescale$v, ${sumsOfWords} * (page_factor$v * max_norm));`,
+      after: `correction$v = fma(correction$v, rescale$v, ${sumsOfWords} * (page_factor$v * max_norm));`,
     })}
     @unroll(j, 4) @unroll(v, ${vectors(Q)}) var d$j_$v = vec4u(0x4b000000u);
     ${stripLoop(lines, (n, words) => products(Q, 'U', words.map(bytes.of), 'd', quantized.at(Q, n)))}

@@ -29,7 +29,7 @@ interface Sets {
   /** Factors of these tokens; up to 255 times the probability. */
   by?: string;
   /** What follows a word, with the `words` of the queries in scope. */
-  then?: string;
+  after?: string;
 }
 
 /**
@@ -42,7 +42,7 @@ export function quantizedProbabilities(P: number, sets = 1) {
     declare: (Q: number) => `${roundToBytes}
 var<workgroup> token_bytes: array<u32, ${P * vectors(Q)}>;`,
     /** Stores word g with tokens 4 g to 4 g + 3. */
-    store: (Q: number, { strided, at }: Tokens, { weights, then = '', by = 'vec4f(255.0)' }: Sets) => {
+    store: (Q: number, { strided, at }: Tokens, { weights, after = '', by = 'vec4f(255.0)' }: Sets) => {
       const V = vectors(Q);
       const ownTokens = 'vec4f(@list(j, 4, f32(4 * g + $j)))';
       const packWords = strided
@@ -66,7 +66,7 @@ var<workgroup> token_bytes: array<u32, ${P * vectors(Q)}>;`,
       ${strided ? storeTokens : ''}
       @unroll(c, ${roundsOf(P)}) if (lane + $(${LANES} * c) < ${P / 4}) {
         let g = lane + $(${LANES} * c);
-        @unroll(v, ${V}) {{ ${packWords} ${SCRATCH}[($(s * ${P / 4}) + g) * ${V} + $v] = words; ${then} }}
+        @unroll(v, ${V}) {{ ${packWords} ${SCRATCH}[($(s * ${P / 4}) + g) * ${V} + $v] = words; ${after} }}
       }
     }
     workgroupBarrier();`;

@@ -14,7 +14,7 @@ const listFiles = (): Plugin => ({
     handler(_, bundle) {
       const worker = bundle['sw.js'];
       if (worker?.type !== 'chunk') throw new Error('The service worker is missing.');
-      const files = Object.keys(bundle).filter(name => name !== 'sw.js' && name !== 'index.html');
+      const files = Object.keys(bundle).filter(name => name.startsWith('assets/'));
       worker.code = worker.code.replace('__FILES__', () => JSON.stringify(files));
     },
   },
@@ -38,6 +38,8 @@ export default defineConfig({
     emptyOutDir: true,
     target: 'es2022',
     reportCompressedSize: false,
+    // Of the libraries that the app contains.
+    license: { fileName: 'licenses.txt' },
     rollupOptions: {
       checks: { pluginTimings: false },
       input: {

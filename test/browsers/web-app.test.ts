@@ -8,6 +8,8 @@ import { DESKTOP, type OpenApp, openApp, PHONE, sample, type Visit } from './ope
 vi.setConfig({ testTimeout: 240_000 });
 
 const FACTS = 'The door code of the old mill is 4817. The door code of the old barn is 2265. '.repeat(4);
+/** To the questions of web/src/state/sample.ts. */
+const SAMPLE_ANSWERS = ['wirzem', 'Urban', '6177', 'blue vase', 'scarlet crate', 'violet box'];
 
 describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` : 'the web app', () => {
   let app: OpenApp;
@@ -139,8 +141,8 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.locator('#composer').focus();
     await page.keyboard.type('Tell me a story about a lost teapot.');
     await page.keyboard.press('Enter');
-    await page.locator('.plot').waitFor({ timeout: 120_000 });
-    expect(await page.locator('.plot rect').count()).toBeGreaterThan(20);
+    await page.locator('.strip').waitFor({ timeout: 120_000 });
+    expect(await page.locator('.strip span').count()).toBeGreaterThan(20);
     expect(await page.locator('.pane').first().textContent()).toMatch(/teapot/);
     expect(await visit.violations()).toEqual([]);
 
@@ -149,6 +151,31 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.reload();
     await page.locator('.badge-name', { hasText: 'Mimir' }).waitFor();
     expect(await answer(3)).toBe('6177');
+    await visit.context.close();
+  });
+
+  itAll('an address opens a comparison on the sample, which can be saved as an image', async () => {
+    const visit = await app.visit(DESKTOP, 'dark', `${app.url}/#compare=f16,mead2&sample=stories`);
+    const { page } = visit;
+    await page.locator('.strip').waitFor({ timeout: 120_000 });
+    const shown = await page.locator('.picture').textContent();
+    expect(shown).toMatch(/mead2 takes 7\.\d times less memory than f16\. All 6 answers are the same\./);
+    for (const pane of await page.locator('.pane').all())
+      expect(await pane.locator('.tokens').allTextContents()).toEqual(SAMPLE_ANSWERS);
+    const [download] = await Promise.all([page.waitForEvent('download'), page.getByText('Save as an image').click()]);
+    expect(download.suggestedFilename()).toBe('kvasir-f16-mead2.png');
+    const image = await readFile(await download.path());
+    // A PNG of 2400 x 1350 pixels.
+    expect([image.toString('latin1', 1, 4), image.readUInt32BE(16), image.readUInt32BE(20)]).toEqual([
+      'PNG',
+      2400,
+      1350,
+    ]);
+    await page.locator('.right summary', { hasText: 'A page in bytes' }).click();
+    expect(await page.locator('.right .page-parts').first().textContent()).toMatch(/codes [\d.]+ KB/);
+    expect(await visit.violations()).toEqual([]);
+    await page.getByText('Compare codecs').click();
+    expect(new URL(page.url()).hash).toBe('');
     await visit.context.close();
   });
 

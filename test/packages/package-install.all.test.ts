@@ -10,10 +10,10 @@ import { ALL_CASES } from '../support/matrix.ts';
 import { createProject, npm, readmeBlocks, root, runLine } from './package-project.ts';
 
 /**
- * Size limits in MB, of which the demo's model and its profile are 9.3, the calibration text is 1.1, the web app .8, and
- * the bundles for pages .7. The dependencies of `kvasir serve` are 12 of those installed.
+ * Size limits in MB, of which the demo's model and its profile are 9.3, the web app 2.9 (1.7 of them to read PDF), the
+ * calibration text is 1.1, and the bundles for pages .7. The dependencies of `kvasir serve` are 12 of those installed.
  */
-const BUDGET = { packed: 11.2, unpacked: 16.1, installed: 28.7 };
+const BUDGET = { packed: 11.9, unpacked: 18.2, installed: 30.8 };
 
 /** The oldest version in the README: our declarations use the type parameter that typed arrays got in it. */
 const OLDEST_TYPESCRIPT = '5.7.2';

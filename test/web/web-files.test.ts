@@ -1,4 +1,7 @@
 /** The web app's files as `kvasir serve` serves them: headers, caching, no way out of the folder, public with keys. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { readWebFiles } from '../../src/server/web-files.ts';
 import { greedy, openServer, openService, readEvents, user } from '../programs/server/tiny-server.ts';
@@ -41,6 +44,22 @@ describe('the files of the app', async () => {
     expect(Number(compressed.headers.get('content-length'))).toBeLessThan(
       Number(plain.headers.get('content-length')) / 2,
     );
+  });
+
+  it('take at most 250 kB to open, with the engine for the CPU; what is needed later is apart', async () => {
+    const folder = fileURLToPath(new URL('../../dist/web/', import.meta.url));
+    const assets = readdirSync(`${folder}assets`).map(name => `assets/${name}`);
+    const gzipped = (names: readonly string[]) =>
+      names.reduce((sum, name) => sum + gzipSync(readFileSync(`${folder}${name}`)).length, 0) / 1000;
+    const later = assets.filter(name => /\/(highlight|typeset|Temml|pdf|docx)/.test(name));
+    // One device of three; the largest is for the GPU.
+    const gpu = assets.filter(name => name.includes('/device-')).sort((a, b) => gzipped([b]) - gzipped([a]))[0];
+    const first = assets.filter(name => !later.includes(name) && name !== gpu);
+    expect(later.length).toBeGreaterThanOrEqual(6);
+    for (const name of later) expect(page).not.toContain(name);
+    expect(gzipped(['index.html', ...first])).toBeLessThan(250);
+    // Without a network, too, a document can be read.
+    for (const name of assets) expect(readFileSync(`${folder}sw.js`, 'utf8')).toContain(name);
   });
 
   it('are those of the app, and no others', async () => {

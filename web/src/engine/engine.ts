@@ -23,7 +23,16 @@ export interface ModelInfo {
   pageTokens: number;
   pageBytes: number;
   f16TokenBytes: number;
+  /** What a packed page of the first layer has in it, in order. */
+  pageFields: readonly PageField[];
   notices: readonly string[];
+}
+
+export interface PageField {
+  side: 'keys' | 'values';
+  name: string;
+  bytes: number;
+  about: string;
 }
 
 /** Bytes of the KV cache of all conversations. */

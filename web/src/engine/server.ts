@@ -7,6 +7,7 @@ import {
   type Engine,
   EngineError,
   type ModelInfo,
+  type PageField,
   type ScoredToken,
   type Turn,
 } from './engine.ts';
@@ -26,6 +27,7 @@ interface Status {
     pageTokens: number;
     pageBytes: number;
     f16TokenBytes: number;
+    pageFields: PageField[];
     device: { name: string; threads: number; why: string };
     notices: string[];
   };

@@ -1,10 +1,12 @@
 /** The page: conversations, the one that is shown, and what runs. */
 import { type Signal, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
+import { readAddress } from '../compare/address.ts';
 import { Compare } from '../compare/compare.tsx';
-import { stopComparing } from '../compare/comparison.ts';
+import { openAddress, stopComparing } from '../compare/comparison.ts';
+import { codecsFor } from '../engine/codecs.ts';
 import { current, messages, run, send, stop, tokensInCache } from '../state/chat.ts';
-import { connection } from '../state/connection.ts';
+import { browserModel, connection } from '../state/connection.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement, closeNotice, notice } from '../state/notice.ts';
 import { Composer } from './composer.tsx';
@@ -24,8 +26,12 @@ export function App() {
   const closeDrawer = () => {
     drawer.value = undefined;
   };
+  const toggleCompare = () => {
+    isComparing.value = !isComparing.value;
+    history.replaceState(null, '', location.pathname);
+  };
   const showChat = () => {
-    isComparing.value = false;
+    if (isComparing.value) toggleCompare();
     closeDrawer();
   };
 
@@ -38,6 +44,21 @@ export function App() {
     };
     addEventListener('keydown', onKeyDown);
     return () => removeEventListener('keydown', onKeyDown);
+  }, []);
+
+  useEffect(() => {
+    const openShared = () => {
+      const address = readAddress(
+        location.hash,
+        codecsFor(!browserModel.value).map(({ name }) => name),
+      );
+      if (!address) return;
+      isComparing.value = true;
+      void openAddress(address);
+    };
+    openShared();
+    addEventListener('hashchange', openShared);
+    return () => removeEventListener('hashchange', openShared);
   }, []);
 
   useEffect(() => {
@@ -60,18 +81,14 @@ export function App() {
         <h1>
           <img src="./icon.svg" alt="" width="28" height="28" /> Kvasir
         </h1>
-        {connection.value.place === 'browser' && (
-          <button
-            type="button"
-            class="button slim compare-button"
-            aria-pressed={isComparing.value}
-            onClick={() => {
-              isComparing.value = !isComparing.value;
-            }}
-          >
-            <CompareIcon /> <span>Compare codecs</span>
-          </button>
-        )}
+        <button
+          type="button"
+          class="button slim compare-button"
+          aria-pressed={isComparing.value}
+          onClick={toggleCompare}
+        >
+          <CompareIcon /> <span>Compare codecs</span>
+        </button>
         <ModelBadge />
         <button
           type="button"
@@ -87,9 +104,7 @@ export function App() {
       <aside class="left wide-enough" aria-label="Saved conversations">
         <Sidebar onChoose={showChat} />
       </aside>
-      <main>
-        {isComparing.value && connection.value.place === 'browser' ? <Compare draft={draft} /> : <Body draft={draft} />}
-      </main>
+      <main>{isComparing.value ? <Compare draft={draft} /> : <Body draft={draft} />}</main>
       <aside class="right wide-enough" aria-label="Cache and model">
         <Inspector />
       </aside>

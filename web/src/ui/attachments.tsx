@@ -1,5 +1,6 @@
 /** Documents that are added to a message. */
 import { batch, signal } from '@preact/signals';
+import { readDocument } from '../documents/read-document.ts';
 import { formatBytes, formatCount } from '../format.ts';
 import { connection } from '../state/connection.ts';
 import { type Attachment, newId } from '../state/conversation.ts';
@@ -10,21 +11,29 @@ import { CloseIcon, DocumentIcon } from './icons.tsx';
 export const attachments = signal<readonly Attachment[]>([]);
 export const attachmentError = signal('');
 
-const MAX_BYTES = 20_000_000;
+/** Documents that are being read. */
+export const reading = signal<readonly { id: string; name: string; fraction: number }[]>([]);
 
+/** Adds files one after the other, in their order. One that cannot be read does not keep the others out. */
 export async function addFiles(files: Iterable<File>): Promise<void> {
   attachmentError.value = '';
-  for (const file of files) {
-    // A file that was changed or deleted after it had been chosen cannot be read.
-    const text = file.size <= MAX_BYTES ? await file.text().catch(() => undefined) : '';
-    if (text === undefined) attachmentError.value = `${file.name} cannot be read. Choose it again.`;
-    else if (/\.gguf$/i.test(file.name))
-      attachmentError.value = `${file.name} is a model. Open it under “Runs on”, in this browser.`;
-    else if (file.size > MAX_BYTES)
-      attachmentError.value = `${file.name} is too large (${formatBytes(file.size)}); at most ${formatBytes(MAX_BYTES)}.`;
-    else if (text.includes('\0')) attachmentError.value = `${file.name} is not a text file.`;
-    else if (text.trim() === '') attachmentError.value = `${file.name} is empty.`;
-    else await addText(file.name, text);
+  const waiting = [...files].map(file => ({ id: newId(), file }));
+  reading.value = [...reading.value, ...waiting.map(({ id, file: { name } }) => ({ id, name, fraction: 0 }))];
+  const problems: string[] = [];
+  for (const { id, file } of waiting) {
+    const onProgress = (fraction: number) => {
+      reading.value = reading.value.map(item => (item.id === id ? { ...item, fraction } : item));
+    };
+    try {
+      const text = await readDocument(file, onProgress);
+      // Tokens are counted later: the next document need not wait for it.
+      void addText(file.name, text);
+    } catch (error) {
+      problems.push((error as Error).message);
+      attachmentError.value = problems.join(' ');
+    } finally {
+      reading.value = reading.value.filter(item => item.id !== id);
+    }
   }
 }
 
@@ -41,6 +50,16 @@ export async function addText(name: string, text: string): Promise<void> {
 export const removeAttachment = (id: string): void => {
   attachments.value = attachments.value.filter(item => item.id !== id);
 };
+
+/** Documents that are being read, and how far. */
+export const ReadingCards = () =>
+  reading.value.map(({ id, name, fraction }) => (
+    <div key={id} class="attachment reading-card">
+      <DocumentIcon />
+      <span class="attachment-name">{name}</span>
+      <progress value={fraction} max={1} aria-label={`Reading ${name}`} />
+    </div>
+  ));
 
 /** A document, which can be read in place. */
 export function AttachmentCard({ attachment, onRemove }: { attachment: Attachment; onRemove?: () => void }) {

@@ -1,11 +1,20 @@
 /** Where the user writes: text, documents, send and stop. */
 import { type Signal, useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
+import { ACCEPTED } from '../documents/read-document.ts';
 import { formatCount } from '../format.ts';
 import { tokensInCache } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
 import type { Attachment } from '../state/conversation.ts';
-import { AttachmentCard, addFiles, attachmentError, attachments, removeAttachment } from './attachments.tsx';
+import {
+  AttachmentCard,
+  addFiles,
+  attachmentError,
+  attachments,
+  ReadingCards,
+  reading,
+  removeAttachment,
+} from './attachments.tsx';
 import { AttachIcon, SendIcon, StopIcon } from './icons.tsx';
 
 interface ComposerProps {
@@ -22,7 +31,8 @@ export function Composer({ draft, placeholder, isRunning, onSend, onStop }: Comp
   const picker = useRef<HTMLInputElement>(null);
   const isComposing = useSignal(false);
   const { engine } = connection.value;
-  const canSend = engine && !isRunning && (draft.value.trim() !== '' || attachments.value.length > 0);
+  const canSend =
+    engine && !isRunning && reading.value.length === 0 && (draft.value.trim() !== '' || attachments.value.length > 0);
 
   const overflow = useComputed(() => {
     const info = connection.value.engine?.info;
@@ -66,11 +76,12 @@ export function Composer({ draft, placeholder, isRunning, onSend, onStop }: Comp
   const problem = attachmentError.value || overflow.value;
   return (
     <form class="composer" onSubmit={submit}>
-      {attachments.value.length > 0 && (
+      {(attachments.value.length > 0 || reading.value.length > 0) && (
         <div class="attachments">
           {attachments.value.map(item => (
             <AttachmentCard key={item.id} attachment={item} onRemove={() => removeAttachment(item.id)} />
           ))}
+          <ReadingCards />
         </div>
       )}
       {problem && (
@@ -107,7 +118,7 @@ export function Composer({ draft, placeholder, isRunning, onSend, onStop }: Comp
           type="file"
           hidden
           multiple
-          accept="text/*,.md,.txt,.json,.ts,.js,.py,.c,.h,.rs,.go,.java,.csv,.xml,.yaml,.toml,.log"
+          accept={ACCEPTED}
           onChange={event => {
             const { currentTarget: input } = event;
             void addFiles([...(input.files ?? [])]).then(() => {

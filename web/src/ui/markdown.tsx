@@ -1,6 +1,7 @@
 /** A subset of Markdown as elements: what models write most. Text is never inserted as HTML. */
 import type { ComponentChildren, JSX } from 'preact';
-import { CopyButton } from './copy-button.tsx';
+import { Code } from './code.tsx';
+import { Formula } from './formula.tsx';
 
 export const Markdown = ({ text }: { text: string }) => <div class="markdown">{parseBlocks(text)}</div>;
 
@@ -19,13 +20,16 @@ export function parseBlocks(text: string): Block[] {
   while (i < lines.length) {
     const line = lines[i]!;
     const key = i;
+    const formula = formulaAt(lines, i);
     const [, hashes, title] = /^(#{1,6})\s+(.*)$/.exec(line) ?? [];
     if (line.trim() === '') i++;
     else if (FENCE.test(line)) {
       i++;
       const code = takeWhile(inside => !FENCE.test(inside)).join('\n');
-      i++;
-      blocks.push(<Code key={key} language={line.replace(FENCE, '').trim()} code={code} />);
+      blocks.push(<Code key={key} info={line.replace(FENCE, '').trim()} code={code} isComplete={i++ < lines.length} />);
+    } else if (formula) {
+      i += formula.lines;
+      blocks.push(<Formula key={key} tex={formula.tex} source={formula.source} isDisplay />);
     } else if (line.includes('|') && DELIMITERS.test(lines[i + 1] ?? '')) {
       const [head, , ...rows] = takeWhile(row => row.includes('|'));
       blocks.push(<Table key={key} head={cellsOf(head!)} rows={rows.map(cellsOf)} />);
@@ -42,7 +46,7 @@ export function parseBlocks(text: string): Block[] {
     else if (QUOTE.test(line)) {
       const quoted = takeWhile(line => QUOTE.test(line)).map(line => line.replace(QUOTE, ''));
       blocks.push(<blockquote key={key}>{parseBlocks(quoted.join('\n'))}</blockquote>);
-    } else blocks.push(<p key={key}>{parseInline(takeWhile(isParagraph).join('\n'))}</p>);
+    } else blocks.push(<p key={key}>{parseInline([lines[i++], ...takeWhile(isParagraph)].join('\n'))}</p>);
   }
   return blocks;
 }
@@ -51,9 +55,20 @@ const FENCE = /^\s*```/;
 const BULLET = /^\s*[-*+]\s+/;
 const NUMBER = /^\s*\d{1,9}[.)]\s+/;
 const QUOTE = /^>\s?/;
+const DISPLAY = /^\s*(\$\$|\\\[)/;
 
 const isParagraph = (line: string): boolean =>
-  line.trim() !== '' && ![FENCE, BULLET, NUMBER, QUOTE, /^#{1,6}\s/].some(start => start.test(line));
+  line.trim() !== '' && ![FENCE, BULLET, NUMBER, QUOTE, DISPLAY, /^#{1,6}\s/].some(start => start.test(line));
+
+/** A formula on lines of its own. One without an end, as while it streams, is a paragraph. */
+function formulaAt(lines: readonly string[], first: number) {
+  if (!DISPLAY.test(lines[first]!)) return undefined;
+  const match = DISPLAY_LINES.exec(lines.slice(first, first + MAX_FORMULA_LINES).join('\n'));
+  return match && { tex: match[1] ?? match[2]!, source: match[0], lines: match[0].split('\n').length };
+}
+
+const DISPLAY_LINES = /^\s*(?:\$\$((?:(?!\$\$).)+)\$\$|\\\[((?:(?!\\\]).)+)\\\])[ \t]*(?=\n|$)/s;
+const MAX_FORMULA_LINES = 100;
 
 /** An item, or an indented line that continues one. */
 const isItem = (start: RegExp) => (line: string) => start.test(line) || /^\s+\S/.test(line);
@@ -75,21 +90,6 @@ function items(lines: readonly string[], start: RegExp): Block[] {
 const NESTED = 2;
 
 const indentOf = (line: string): number => line.length - line.trimStart().length;
-
-function Code({ language, code }: { language: string; code: string }) {
-  return (
-    <div class="code">
-      <div class="code-head">
-        <span class="quiet">{language || 'code'}</span>
-        <CopyButton text={code} name="Copy code" />
-      </div>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
-      <pre tabIndex={0}>
-        <code>{code}</code>
-      </pre>
-    </div>
-  );
-}
 
 /** Between the head of a table and its rows. */
 const DELIMITERS = /^\s*\|?(\s*:?-+:?\s*\|)+(\s*:?-+:?\s*)?$/;
@@ -133,24 +133,48 @@ function Heading({ level, text }: { level: number; text: string }) {
   return <Tag>{parseInline(text)}</Tag>;
 }
 
-const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|\*(\S(?:.*?\S)?)\*|\[([^\]]+)\]\((https?:[^\s)]+)\)/gs;
+const INLINE = new RegExp(
+  [
+    /(?<fence>`+)(?<code>.+?)\k<fence>/,
+    /\\(?<escaped>[`*_$])/,
+    /\*\*(?<bold>.+?)\*\*/,
+    /\*(?<italic>\S(?:.*?\S)?)\*/,
+    /\$\$(?<display>(?:(?!\$\$).)+)\$\$/,
+    /\\\[(?<display2>.+?)\\\]/,
+    /\\\((?<math>.+?)\\\)/,
+    // Not amounts of money or names of variables: no spaces inside, and neither a word nor a number around it.
+    /(?<![\w$])\$(?<math2>[^\s$](?:[^$\n]*[^\s$\\])?)\$(?=th\b|[^\w$]|$)/,
+    /\[(?<label>[^\]]+)\]\((?<target>(?:https?:\/\/|mailto:)[^\s()]*(?:\([^\s()]*\)[^\s()]*)*)\)/,
+    /(?<address>\bhttps?:\/\/[^\s<>()"'`*]*[^\s<>()"'`*.,:;!?\]])/,
+  ]
+    .map(({ source }) => source)
+    .join('|'),
+  'gs',
+);
 
 function parseInline(text: string): ComponentChildren[] {
   const parts: ComponentChildren[] = [];
   let end = 0;
   for (const match of text.matchAll(INLINE)) {
-    const [all, , code, bold, italic, label, address] = match;
-    parts.push(text.slice(end, match.index));
-    end = match.index + all.length;
-    if (code !== undefined) parts.push(<code>{code}</code>);
-    else if (bold !== undefined) parts.push(<strong>{parseInline(bold)}</strong>);
-    else if (italic !== undefined) parts.push(<em>{parseInline(italic)}</em>);
-    else
-      parts.push(
-        <a href={address} target="_blank" rel="noopener noreferrer">
-          {label}
-        </a>,
-      );
+    const { 0: source, index, groups: found = {} } = match;
+    parts.push(text.slice(end, index));
+    end = index + source.length;
+    const display = found.display ?? found.display2;
+    const math = found.math ?? found.math2;
+    if (found.code !== undefined) parts.push(<code>{found.code}</code>);
+    else if (found.escaped) parts.push(found.escaped);
+    else if (found.bold) parts.push(<strong>{parseInline(found.bold)}</strong>);
+    else if (found.italic) parts.push(<em>{parseInline(found.italic)}</em>);
+    else if (display) parts.push(<Formula tex={display} source={source} isDisplay />);
+    else if (math) parts.push(<Formula tex={math} source={source} isDisplay={false} />);
+    else parts.push(<Link address={found.target ?? found.address!}>{found.label}</Link>);
   }
   return [...parts, text.slice(end)];
 }
+
+/** The pattern above admits only addresses of pages and mail. */
+const Link = ({ address, children }: { address: string; children?: string }) => (
+  <a href={address} target="_blank" rel="noopener noreferrer">
+    {children ?? address}
+  </a>
+);

@@ -1,9 +1,8 @@
 /** An empty conversation: what one can do here. */
 import type { Signal } from '@preact/signals';
 import { connection } from '../state/connection.ts';
+import { loadSample } from '../state/sample.ts';
 import { addText } from './attachments.tsx';
-
-const SAMPLE = { file: './sample.txt', name: 'sample.txt' };
 
 export function Welcome({ draft }: { draft: Signal<string> }) {
   const { engine } = connection.value;
@@ -12,9 +11,9 @@ export function Welcome({ draft }: { draft: Signal<string> }) {
     document.getElementById('composer')?.focus();
   };
   const readSample = async () => {
-    const [question = '', , ...lines] = (await (await fetch(SAMPLE.file)).text()).split('\n');
-    ask(question);
-    await addText(SAMPLE.name, lines.join('\n'));
+    const { name, questions, text } = await loadSample();
+    ask(questions[0]!);
+    await addText(name, text);
   };
   return (
     <div class="welcome">

@@ -18,11 +18,10 @@ import { type PageShape, WORKGROUP_SIZE } from './shape.ts';
 import { maxOf4 } from './snippets.ts';
 import { stateFloats } from './transform.ts';
 import { unroll } from './unroll.ts';
+import { PAGE_ITEM } from './work-items.ts';
 
 /** Lanes per query in step 2: tokens 4 g to 4 g + 3 belong to lane g mod 32. */
 const LANES_PER_QUERY = 32;
-/** Words per item. */
-export const ITEM_WORDS = 10;
 /** Score of a token that a query does not see. */
 export const MASKED = '-3e38';
 
@@ -110,8 +109,7 @@ export interface Source extends SourceOf<KeyStage, ValueStage> {
 }
 
 /**
- * Words of an item: row, rows, [source], rounds, [source], first state, states between rows, [source], [source], the start
- * of the first row's window (i32).
+ * Items are those of work-items.ts.
  * `parts`: workgroups that share the query heads of a KV head, where one cannot hold all of them.
  */
 export function attend(source: Source, shape: AttendShape, rows: number, parts = 1): Kernel {
@@ -158,7 +156,7 @@ export function attend(source: Source, shape: AttendShape, rows: number, parts =
         let top = ${maxOf4('all4')};`;
   };
   const stateOf = (q: string) =>
-    `((data[item + 5] + ${q} / ${G} * data[item + 6]) * ${H} + group.y * ${G} + ${q} % ${G}) * ${stateFloats(C)}`;
+    `((${PAGE_ITEM.at.firstState} + ${q} / ${G} * ${PAGE_ITEM.at.stateStride}) * ${H} + group.y * ${G} + ${q} % ${G}) * ${stateFloats(C)}`;
   const body = unroll(/* wgsl */ `
 var<private> bank: u32;
 var<workgroup> scratch: array<vec4f, ${Math.ceil(scratch / 4)}>;
@@ -180,15 +178,15 @@ ${values.text(Q)}
 
 fn main(group: vec3u, lane: u32) {
   bank = lane % 32;
-  let item = p.table + p.items + ${ITEM_WORDS} * group.x;
+  let item = p.table + p.items + ${PAGE_ITEM.words} * group.x;
   let head = group.y${parts > 1 ? ` / ${parts}` : ''};
-  let rows = data[item + 1];
+  let rows = ${PAGE_ITEM.at.rows};
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   for (var at = lane; at < ${Q * keys.loadedWords}; at += ${WORKGROUP_SIZE}) {
     let q = at / ${keys.loadedWords};
     let n = at % ${keys.loadedWords};
-    let row = data[item] + min(q / ${G}, rows - 1);
+    let row = ${PAGE_ITEM.at.row} + min(q / ${G}, rows - 1);
     let origin = (row * ${H} + group.y * ${G} + q % ${G}) * ${keys.queryWords};
     ${keys.load(Q)}
   }
@@ -197,7 +195,7 @@ fn main(group: vec3u, lane: u32) {
   ${values.declare(Q)}
   workgroupBarrier();
 
-  for (var page = ${source.firstRound}; page < data[item + 3]; page++) {
+  for (var page = ${source.firstRound}; page < ${PAGE_ITEM.at.rounds}; page++) {
     ${source.begin}
     ${keys.begin?.(Q) ?? ''}
     // 1. dot products of the keys with all queries

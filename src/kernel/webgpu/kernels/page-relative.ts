@@ -7,6 +7,7 @@
 import type { PageLayout } from '../../page-layout.ts';
 import { readBuffer } from '../kernel.ts';
 import { type PageShape, WORKGROUP_SIZE } from './shape.ts';
+import { PAGE_ITEM } from './work-items.ts';
 
 /** Name of that binding. */
 export const PAGE_ROTATIONS = 'page_rotations';
@@ -39,7 +40,7 @@ ${queryMatrix ? blockOf(diagonalBlocks) : ''}`,
       let pair = n % ${D / 2};
       var both = vec2f(raw_query[2 * n], raw_query[2 * n + 1]);
       if (pair < ${pairs}) {
-        let rotation = ${PAGE_ROTATIONS}[(data[item + 7] + page) * ${pairs} + pair];
+        let rotation = ${PAGE_ROTATIONS}[(${PAGE_ITEM.at.firstPage} + page) * ${pairs} + pair];
         both = vec2f(fma(both.x, rotation.x, both.y * rotation.y), fma(both.y, rotation.x, -(both.x * rotation.y)));
       }
       rotated[2 * n] = both.x;

@@ -15,10 +15,11 @@
  */
 
 import { type Kernel, readBuffer, u32, usedBuffers, writeBuffer } from '../../kernel.ts';
-import { type AttendShape, capScores, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
+import { type AttendShape, capScores, MASKED, type SourceOf } from '../attend.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import { stateFloats } from '../transform.ts';
 import { unroll } from '../unroll.ts';
+import { PAGE_ITEM } from '../work-items.ts';
 import { FOUR_PARAM, SCRATCH, vectors } from './names.ts';
 import { SUBGROUPS, subgroupFunctions, WORKGROUP_SIZE } from './subgroup.ts';
 
@@ -100,7 +101,7 @@ export interface Source extends SourceOf<KeyStage, ValueStage> {
   visible: string;
 }
 
-/** Words of an item: those of ../attend.ts. */
+/** Items are those of ../work-items.ts. */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroupSize } = shape;
   const { tokens: P, keys, values } = source;
@@ -139,11 +140,11 @@ ${values.text ?? ''}
 fn main(group: vec3u, local_index: u32) {
   lane = local_index % ${LANES};
   subgroup = local_index / ${LANES};
-  let item = p.table + p.items + ${ITEM_WORDS} * group.x;
+  let item = p.table + p.items + ${PAGE_ITEM.words} * group.x;
   let head = group.y;
-  let rows = data[item + 1];
-  let first_state = data[item + 5];
-  let state_stride = data[item + 6];
+  let rows = ${PAGE_ITEM.at.rows};
+  let first_state = ${PAGE_ITEM.at.firstState};
+  let state_stride = ${PAGE_ITEM.at.stateStride};
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   ${keys.books?.fill ?? ''}

@@ -17,6 +17,7 @@ import { LANES } from '../one-subgroup/subgroup.ts';
 import { blockOf, PAGE_ROTATIONS } from '../page-relative.ts';
 import { ROUND_MAGIC, transpose4x4Bytes } from '../snippets.ts';
 import { unroll } from '../unroll.ts';
+import { PAGE_ITEM, QUERY_ITEM } from '../work-items.ts';
 import type { QueryWords } from './attend.ts';
 import { SCRATCH, vectors } from './names.ts';
 import { SUBGROUPS, subgroupFunctions, WORKGROUP_SIZE } from './subgroup.ts';
@@ -27,8 +28,6 @@ const PAGES = PAGES_PER_WORKGROUP / 2;
 const DIMS = WORKGROUP_SIZE / 2;
 /** Lanes per page in the end. */
 const LANES_PER_PAGE = WORKGROUP_SIZE / PAGES_PER_WORKGROUP;
-/** Words of an item: row, rows, index of the first page, pages between rows, pages, position of the first page. */
-export const ITEM_WORDS = 6;
 
 /** vec4s per page. */
 export const queryVectorsPerPage = (maxWords: number, group: number): number => (maxWords + 2) * vectors(group);
@@ -48,7 +47,7 @@ export function loadQueryWords(words: QueryWords, { group: G, kvHeads }: AttendS
   return {
     text: /* wgsl */ `
 fn query_words_at(item: u32, head: u32, row: u32, page: u32) -> u32 {
-  let state = data[item + 5] + min(row, data[item + 1] - 1) * data[item + 6];
+  let state = ${PAGE_ITEM.at.firstState} + min(row, ${PAGE_ITEM.at.rows} - 1) * ${PAGE_ITEM.at.stateStride};
   return ((state * ${SUBGROUPS} + page) * ${kvHeads} + head) * ${queryVectorsPerPage(words.maxWords, G)};
 }`,
     begin: (Q: number) => `
@@ -117,17 +116,17 @@ fn byte_of(page: u32, dim: u32) -> u32 { return ${SCRATCH}[page * ${byteStride} 
 fn main(group: vec3u, local_index: u32) {
   lane = local_index % ${LANES};
   subgroup = local_index / ${LANES};
-  let item = p.table + p.items + ${ITEM_WORDS} * group.x;
+  let item = p.table + p.items + ${QUERY_ITEM.words} * group.x;
   let head = group.y;
-  let pages = data[item + 4];
+  let pages = ${QUERY_ITEM.at.pages};
   let first_page = local_index / ${DIMS} * ${PAGES};
   // The page of a lane in the end.
   let page = local_index / ${LANES_PER_PAGE};
   ${words.count}
-  for (var row = 0u; row < data[item + 1]; row++) {
+  for (var row = 0u; row < ${QUERY_ITEM.at.rows}; row++) {
     workgroupBarrier();
     for (var pair = local_index; pair < ${D / 2}; pair += ${WORKGROUP_SIZE}) {
-      let from_query = ((data[item] + row) * ${H} + head * ${G}) * ${D / 2} + pair;
+      let from_query = ((${QUERY_ITEM.at.row} + row) * ${H} + head * ${G}) * ${D / 2} + pair;
       @unroll(q, 4) let both$q = q_pairs[from_query + min(4 * group.z + $q, ${G - 1}) * ${D / 2}] * p.scale;
       query[2 * pair] = vec4f(both0.x, both1.x, both2.x, both3.x);
       query[2 * pair + 1] = vec4f(both0.y, both1.y, both2.y, both3.y);
@@ -138,7 +137,7 @@ fn main(group: vec3u, local_index: u32) {
       var rotation = vec4f(1.0, 0.0, 1.0, 0.0);
       if (pair < ${pairs}) {
         rotation = vec4f(
-          @list(e, 2, ${PAGE_ROTATIONS}[(data[item + 5] + min(2 * two + $e, pages - 1)) * ${pairs} + pair]));
+          @list(e, 2, ${PAGE_ROTATIONS}[(${QUERY_ITEM.at.firstPage} + min(2 * two + $e, pages - 1)) * ${pairs} + pair]));
       }
       ${SCRATCH}[pair * ${rotationStride} + two] = bitcast<vec4u>(rotation);
     }
@@ -184,7 +183,7 @@ fn main(group: vec3u, local_index: u32) {
     if (local_index < ${PAGES_PER_WORKGROUP}) { ${SCRATCH}[local_index * ${byteStride} + ${C / 4}] = vec4u(0); }
     workgroupBarrier();
     let scale = ${topOf('page')} * ${1 / 127};
-    let to = (((data[item + 2] + row * data[item + 3]) + page) * ${kvHeads} + head) * ${queryVectorsPerPage(words.maxWords, G)} + group.z;
+    let to = (((${QUERY_ITEM.at.target} + row * ${QUERY_ITEM.at.targetStride}) + page) * ${kvHeads} + head) * ${queryVectorsPerPage(words.maxWords, G)} + group.z;
     for (var n = local_index % ${LANES_PER_PAGE}; n < count; n += ${LANES_PER_PAGE}) {
       let dims = ${words.dims('n')};
       @unroll(k, 4) let x$k = byte_of(page, dims[$k]);

@@ -5,6 +5,7 @@ import type { AttendShape } from '../attend.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import { poolLoads } from '../pool-loads.ts';
 import { firstRead, PAGE_BUFFERS, PAGE_PARAMS, pageOffsets, type Side } from '../sources.ts';
+import { PAGE_ITEM } from '../work-items.ts';
 import { attend, type KeyStage, type ValueStage } from './attend.ts';
 import { vectors } from './names.ts';
 
@@ -27,8 +28,8 @@ export function attendPagesFourSubgroups(
       keys: { ...keys.stage, text: `${poolLoads}\n${firstRead}\n${keys.stage.text ?? ''}` },
       values: values.stage,
       // A subgroup without a page reads the last one, with all tokens masked.
-      begin: `let page = min(subgroup, data[item + 3] - 1);
-  @unroll(v, ${vectors(Q)}) let first_read$v = select(${firstReads} - i32(page * ${P}), vec4i(${P}), subgroup >= data[item + 3]);
+      begin: `let page = min(subgroup, ${PAGE_ITEM.at.rounds} - 1);
+  @unroll(v, ${vectors(Q)}) let first_read$v = select(${firstReads} - i32(page * ${P}), vec4i(${P}), subgroup >= ${PAGE_ITEM.at.rounds});
   ${pageOffsets(keys.layout, values.layout)}`,
       visible: `(vec4i(i32((4 * lane + $j))) >= first_read$v)${4 * LANES > P ? ` & vec4<bool>((4 * lane + $j) < ${P})` : ''}`,
     },

@@ -14,11 +14,12 @@
  */
 
 import { type Kernel, readBuffer, u32, usedBuffers, writeBuffer } from '../../kernel.ts';
-import { type AttendShape, capScores, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
+import { type AttendShape, capScores, MASKED, type SourceOf } from '../attend.ts';
 import { pageStart } from '../names.ts';
 import { maxOf4 } from '../snippets.ts';
 import { stateFloats } from '../transform.ts';
 import { unroll } from '../unroll.ts';
+import { PAGE_ITEM } from '../work-items.ts';
 import { FOUR_PARAM, SCRATCH, vectors } from './names.ts';
 import { LANES, subgroupFunctions } from './subgroup.ts';
 
@@ -181,7 +182,7 @@ function storeOutput({ dim: C, dimOf, strided }: ValueStage): string {
   );
 }
 
-/** Words of an item: those of ../attend.ts. */
+/** Items are those of ../work-items.ts. */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroupSize } = shape;
   const { tokens: P, keys, values } = source;
@@ -211,7 +212,7 @@ var<private> lane: u32;
 ${subgroupFunctions(hasSubgroups)}
 /** Offset of query q of an item: rows past the last repeat it. */
 fn query_origin(item: u32, head: u32, q: u32) -> u32 {
-  return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.queryWords};
+  return ((${PAGE_ITEM.at.row} + min(q / ${G}, ${PAGE_ITEM.at.rows} - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.queryWords};
 }
 ${scratchSize > 0 ? `var<workgroup> ${SCRATCH}: array<vec4u, ${scratchSize}>;` : ''}
 ${capScores(LOG2E)}
@@ -220,7 +221,7 @@ ${values.text(Q)}
 
 fn main(group: vec3u, local_index: u32) {
   lane = local_index;
-  let item = p.table + p.items + ${ITEM_WORDS} * group.x;
+  let item = p.table + p.items + ${PAGE_ITEM.words} * group.x;
   let head = group.y;
   @unroll(q, ${Q}) let query_origin$q = query_origin(item, head, $qu);
   ${keys.load(Q)}
@@ -279,8 +280,8 @@ fn main(group: vec3u, local_index: u32) {
   @unroll(r, ${rounds}) @unroll(j, 4) @unroll(v, ${V}) out$r_$j_$v = ${values.sharedSums}[$(((4 * r + j) * ${V} + v) * ${LANES}) + lane];`
       : ''
   }
-  @unroll(q, ${Q}) if ($(q / ${G}) < data[item + 1]) {
-    let at = ((data[item + 5] + $(q / ${G}) * data[item + 6]) * ${H} + head * ${G} + $(q % ${G})) * ${stateFloats(C) / 4};
+  @unroll(q, ${Q}) if ($(q / ${G}) < ${PAGE_ITEM.at.rows}) {
+    let at = ((${PAGE_ITEM.at.firstState} + $(q / ${G}) * ${PAGE_ITEM.at.stateStride}) * ${H} + head * ${G} + $(q % ${G})) * ${stateFloats(C) / 4};
     ${storeOutput(values)}
     if (lane == 0) { states[at + ${Math.ceil(C / 4)}] = vec4f(m$[q], l$[q], 0.0, 0.0); }
   }

@@ -10,6 +10,7 @@ import { PAGE_ROTATIONS } from '../page-relative.ts';
 import type { PageShape } from '../shape.ts';
 import { float } from '../snippets.ts';
 import { encodingTableOffset } from '../tables.ts';
+import { PAGE_ITEM } from '../work-items.ts';
 import { addTerm, type KeyStage, LOG2E, vec4Of } from './attend.ts';
 import { SCRATCH, vectors } from './names.ts';
 import { LANES } from './subgroup.ts';
@@ -59,7 +60,7 @@ export function spectrumKeys(name: string, layout: PageLayout, shape: PageShape)
     @unroll(k, ${rounds}) if (lane + $(${LANES} * k) < ${D / 2}) {
       let pair = lane + $(${LANES} * k);
       var rotation = vec2f(1.0, 0.0);
-      if (pair < ${pairs}) { rotation = ${PAGE_ROTATIONS}[(data[item + 7] + page) * ${pairs} + pair]; }
+      if (pair < ${pairs}) { rotation = ${PAGE_ROTATIONS}[(${PAGE_ITEM.at.firstPage} + page) * ${pairs} + pair]; }
       @unroll(v, ${vectors(Q)}) {
         ${query(Q, '2 * pair')} = bitcast<vec4u>(fma(raw$k_0_$v, vec4f(rotation.x), raw$k_1_$v * rotation.y));
         ${query(Q, '2 * pair + 1')} = bitcast<vec4u>(fma(raw$k_1_$v, vec4f(rotation.x), -(raw$k_0_$v * rotation.y)));

@@ -12,7 +12,13 @@ it(`${RUNS} interleavings of answers, with pages decoded, warmed, saved and rest
   timeout: LONG_CASES ? 3_600_000 : 120_000,
 }, async () => {
   const store = createHostStore({ capacity: 2 ** 22 });
-  await using model = await load('wasm', { kv: 'tq4', context: 512, kvMemory: 70_000, tiers: [store] });
+  await using model = await load('wasm', {
+    kv: 'tq4',
+    context: 512,
+    kvMemory: 70_000,
+    tiers: [store],
+    speculate: true,
+  });
   let answers = 0;
   const runs = fc.asyncProperty(actions, async list => {
     answers += await playActions(model, list);

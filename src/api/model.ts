@@ -103,7 +103,7 @@ export interface LoadOptions extends EngineOptions {
   onQualityLoss?: QualityLossAction;
   /**
    * Guess the next tokens where the text repeats itself, and check several in one pass. The text is the same, and comes
-   * faster. Not on webgpu. Default: true.
+   * faster. Not on webgpu. Default: false.
    */
   speculate?: boolean;
 }
@@ -267,7 +267,7 @@ function createModel(parts: ModelParts, options: LoadOptions): Model {
     maxSequences = engine.device.name === 'webgpu' ? 64 : 32,
     onQualityLoss = 'notice',
     eviction = 'lru',
-    speculate = true,
+    speculate = false,
   } = options;
   const capacity = engine.kvMemory;
   const cache = engine.openCache(plan, { context, overflow, capacity, policy: createPolicy(eviction), tiers });

@@ -87,10 +87,7 @@ export function addModelOptions(command: Command): Command {
       parseChoice(qualityLossActions),
       'notice',
     )
-    .option(
-      '--no-speculate',
-      'do not guess tokens where the text repeats itself; the text is the same, and comes slower',
-    );
+    .option('--speculate', 'guess tokens where the text repeats itself: the same text, mostly sooner (not on webgpu)');
   return addDeviceOptions(command);
 }
 

@@ -17,7 +17,7 @@ export interface Token extends Sampled {
 }
 
 /**
- * Why generation ended. `stop`: an end-of-sequence token or a stop string. `length`: `maxTokens` or a full context.
+ * Why generation ended. `stop`: an end-of-sequence token or a stop string. `length`: `maxTokens`, a full context, or a loop.
  * `tool_calls`: as `stop`, and the answer calls tools. `cancelled`: the signal, or the reader left the stream.
  */
 export type Finish = 'stop' | 'length' | 'tool_calls' | 'cancelled';
@@ -56,6 +56,8 @@ export interface Result {
   finish: Finish;
   /** The stop string that ended the text. */
   stop?: string;
+  /** Whether `stopLoops` ended it. */
+  isLoop?: boolean;
   /** The seed in use: pass it again to get the same tokens. */
   seed: number;
   usage: Usage;

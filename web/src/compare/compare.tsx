@@ -3,6 +3,7 @@ import type { Signal } from '@preact/signals';
 import { codecsFor } from '../engine/codecs.ts';
 import { formatCount, formatRate } from '../format.ts';
 import { browserModel } from '../state/connection.ts';
+import { clearDraft, draft } from '../state/drafts.ts';
 import { Composer } from '../ui/composer.tsx';
 import {
   chooseCodec,
@@ -17,7 +18,7 @@ import {
 } from './comparison.ts';
 import { DivergencePlot } from './plot.tsx';
 
-export function Compare({ draft }: { draft: Signal<string> }) {
+export function Compare() {
   const { left, right, nats } = difference.value;
   const isDone = panes.every(({ value: { phase } }) => phase === 'done');
   return (
@@ -50,10 +51,13 @@ export function Compare({ draft }: { draft: Signal<string> }) {
       </section>
       <div class="bottom">
         <Composer
-          draft={draft}
           placeholder="Ask both…"
           isRunning={isComparing.value}
-          onSend={(text, attachments) => void compare(text, attachments)}
+          onSend={() => {
+            const { text, attachments } = draft.value;
+            clearDraft();
+            void compare(text.trim(), attachments);
+          }}
           onStop={stopComparing}
         />
       </div>

@@ -1,10 +1,12 @@
 /** The page: conversations, the one that is shown, and what runs. */
-import { type Signal, useSignal } from '@preact/signals';
+import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { Compare } from '../compare/compare.tsx';
 import { stopComparing } from '../compare/comparison.ts';
-import { current, messages, run, send, stop, tokensInCache } from '../state/chat.ts';
+import { messages, run, runs, tokensInCache } from '../state/answering.ts';
+import { send, stop } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
+import { current } from '../state/conversations.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement, closeNotice, notice } from '../state/notice.ts';
 import { Composer } from './composer.tsx';
@@ -18,7 +20,6 @@ import { Thread } from './thread.tsx';
 import { Unlock } from './unlock.tsx';
 
 export function App() {
-  const draft = useSignal('');
   const isComparing = useSignal(false);
   const drawer = useSignal<'menu' | 'details' | undefined>(undefined);
   const closeDrawer = () => {
@@ -87,9 +88,7 @@ export function App() {
       <aside class="left wide-enough" aria-label="Saved conversations">
         <Sidebar onChoose={showChat} />
       </aside>
-      <main>
-        {isComparing.value && connection.value.place === 'browser' ? <Compare draft={draft} /> : <Body draft={draft} />}
-      </main>
+      <main>{isComparing.value && connection.value.place === 'browser' ? <Compare /> : <Body />}</main>
       <aside class="right wide-enough" aria-label="Cache and model">
         <Inspector />
       </aside>
@@ -107,20 +106,19 @@ export function App() {
   );
 }
 
-function Body({ draft }: { draft: Signal<string> }) {
+function Body() {
   const { phase } = connection.value;
   if (phase === 'locked') return <Unlock />;
   return (
     <>
-      <Thread draft={draft} />
+      <Thread />
       <div class="bottom">
-        {phase === 'failed' && <Failure />}
+        {(phase === 'failed' || phase === 'lost') && <Failure />}
         <Notice />
         <Composer
-          draft={draft}
           placeholder={messages.value.length > 0 ? 'Reply…' : 'Ask, or drop a document…'}
           isRunning={run.value !== undefined}
-          onSend={(text, attachments) => void send(text, attachments)}
+          onSend={() => void send()}
           onStop={stop}
         />
       </div>
@@ -146,9 +144,9 @@ function ModelBadge() {
   if (!engine)
     return (
       <p class="badge quiet">
-        {phase === 'failed' && (
+        {(phase === 'failed' || phase === 'lost') && (
           <>
-            <span class="dot failed" /> No model
+            <span class="dot failed" /> {phase === 'lost' ? 'No server' : 'No model'}
           </>
         )}
         {phase === 'opening' && `${detail ?? 'Connecting'}${progress ? ` ${Math.round(100 * progress)} %` : '…'}`}
@@ -157,7 +155,7 @@ function ModelBadge() {
   const { fraction } = gaugeOf(tokensInCache.value, engine.info);
   return (
     <p class="badge">
-      <span class={run.value ? 'dot running' : 'dot'} />
+      <span class={runs.value.size > 0 ? 'dot running' : 'dot'} />
       <span class="badge-name">{engine.info.name}</span>
       <span class="chip">{engine.info.codec}</span>
       <span class="mini-meter" aria-hidden="true">

@@ -2,8 +2,10 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { formatCount, formatRate, formatSeconds } from '../format.ts';
-import { edit, fork, type Run, regenerate } from '../state/chat.ts';
-import type { AnswerStats, Message } from '../state/conversation.ts';
+import type { Run } from '../state/answering.ts';
+import { answerLast, edit, fork, goOn, regenerate } from '../state/chat.ts';
+import { connection } from '../state/connection.ts';
+import { type AnswerStats, describeUnfinished, type Message } from '../state/conversation.ts';
 import { AttachmentCard } from './attachments.tsx';
 import { CopyButton } from './copy-button.tsx';
 import { EditIcon, ForkIcon, RetryIcon } from './icons.tsx';
@@ -15,13 +17,15 @@ interface MessageProps {
   run?: Run;
   /** Whether something runs, so that nothing may be changed. */
   isBusy: boolean;
+  /** Of the conversation. */
+  isLast: boolean;
 }
 
 export function MessageView(props: MessageProps) {
   return props.message.role === 'user' ? <Question {...props} /> : <Answer {...props} />;
 }
 
-function Question({ message, isBusy }: MessageProps) {
+function Question({ message, isBusy, isLast }: MessageProps) {
   const isEditing = useSignal(false);
   return (
     <article class="message question" aria-label="You">
@@ -59,6 +63,7 @@ function Question({ message, isBusy }: MessageProps) {
           <CopyButton text={message.text} />
         </div>
       )}
+      {isLast && !isBusy && <GoOn reason="Not answered yet." label="Answer" onClick={() => void answerLast()} />}
     </article>
   );
 }
@@ -105,8 +110,10 @@ function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string)
   );
 }
 
-function Answer({ message, run, isBusy }: MessageProps) {
+function Answer({ message, run, isBusy, isLast }: MessageProps) {
   const { text, reasoning, error, stats } = message;
+  const hasBegun = Boolean(text || reasoning);
+  const unfinished = run || !isLast ? undefined : describeUnfinished(message);
   return (
     <article class="message answer" aria-label="Answer" aria-busy={run !== undefined}>
       {reasoning && (
@@ -121,6 +128,13 @@ function Answer({ message, run, isBusy }: MessageProps) {
         <p class="problem" role="alert">
           {error}
         </p>
+      )}
+      {unfinished !== undefined && (
+        <GoOn
+          reason={unfinished}
+          label={hasBegun ? 'Go on' : 'Answer'}
+          onClick={() => void (hasBegun ? goOn(message) : regenerate(message))}
+        />
       )}
       {!run && (
         <div class="actions">
@@ -147,7 +161,8 @@ function Answer({ message, run, isBusy }: MessageProps) {
 function describeStats({ finish, completionTokens, decodeRate, reusedTokens, codec }: AnswerStats): string {
   return [
     finish === 'cancelled' && 'stopped',
-    finish === 'length' && 'cut off: the context or the limit is full',
+    finish === 'length' && 'cut off',
+    finish === 'loop' && 'repeated itself',
     `${formatCount(completionTokens)} tokens`,
     decodeRate > 0 && formatRate(decodeRate),
     reusedTokens > 0 && `${formatCount(reusedTokens)} reused`,
@@ -155,6 +170,18 @@ function describeStats({ finish, completionTokens, decodeRate, reusedTokens, cod
   ]
     .filter(Boolean)
     .join(' · ');
+}
+
+/** What is missing, and how to get it. */
+function GoOn({ reason, label, onClick }: { reason: string; label: string; onClick(): void }) {
+  return (
+    <p class="go-on">
+      {reason && <span class="quiet">{reason}</span>}
+      <button type="button" class="button slim" disabled={!connection.value.engine} onClick={onClick}>
+        {label}
+      </button>
+    </p>
+  );
 }
 
 /** While the prompt is read. */

@@ -1,5 +1,7 @@
 /** The saved conversations. */
-import { conversations, current, open, remove, run, startNew } from '../state/chat.ts';
+import { runs } from '../state/answering.ts';
+import { remove, startNew } from '../state/chat.ts';
+import { conversations, current, open } from '../state/conversations.ts';
 import { DeleteIcon, PlusIcon } from './icons.tsx';
 import { ThemePicker } from './theme-picker.tsx';
 
@@ -26,7 +28,7 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
                 onClick={choose(() => open(conversation))}
               >
                 {conversation.title || 'Untitled'}
-                {run.value?.conversation === conversation.id && <span class="running" />}
+                {runs.value.has(conversation.id) && <span class="running" />}
               </button>
               <button
                 type="button"

@@ -3,8 +3,10 @@ import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { canStore, deleteStoredFiles, readStorage, type Storage } from '../engine/storage.ts';
 import { formatBytes, formatCount } from '../format.ts';
-import { conversations, removeAll, run } from '../state/chat.ts';
+import { runs } from '../state/answering.ts';
+import { removeAll } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
+import { conversations } from '../state/conversations.ts';
 import { showNotice } from '../state/notice.ts';
 import { DeleteIcon } from './icons.tsx';
 
@@ -18,7 +20,7 @@ export function StorageCard() {
     await refresh();
   };
   // Models and caches are stored when one is loaded, and after an answer.
-  useEffect(() => void refresh(), [connection.value.phase, run.value === undefined, conversations.value.length]);
+  useEffect(() => void refresh(), [connection.value.phase, runs.value.size, conversations.value.length]);
   const { models = [], caches, usage = 0, quota = 0 } = storage.value ?? {};
   const count = conversations.value.length;
   return (
@@ -31,14 +33,16 @@ export function StorageCard() {
             {!!caches?.count && <span class="quiet">, caches {formatBytes(caches.bytes)}</span>}
           </span>
         </li>
-        {models.map(({ name, path, bytes }) => (
-          <li key={path}>
+        {models.map(({ name, folder, bytes }) => (
+          <li key={folder}>
             <span class="stored-name">{name}</span>
             <span class="quiet">{formatBytes(bytes)}</span>
             <button
               type="button"
               class="icon-button small"
-              onClick={() => confirm(`Delete ${name}? It must be downloaded again.`) && void remove(path)}
+              onClick={() =>
+                confirm(`Delete ${name}? Then it must be downloaded or chosen again.`) && void remove(folder)
+              }
               aria-label={`Delete ${name}`}
             >
               <DeleteIcon />

@@ -1,14 +1,14 @@
 /** The messages of the conversation that is shown. */
-import type { Signal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
-import { current, messages, run } from '../state/chat.ts';
+import { messages, run } from '../state/answering.ts';
+import { current } from '../state/conversations.ts';
 import { MessageView } from './message.tsx';
 import { Welcome } from './welcome.tsx';
 
 /** Pixels from the end within which the view follows the answer. */
 const NEAR = 80;
 
-export function Thread({ draft }: { draft: Signal<string> }) {
+export function Thread() {
   const view = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
   const shown = messages.value;
@@ -31,14 +31,15 @@ export function Thread({ draft }: { draft: Signal<string> }) {
     <section class="thread" ref={view} onScroll={onScroll} aria-label="Conversation" tabIndex={0}>
       <div class="column">
         {shown.length === 0 ? (
-          <Welcome draft={draft} />
+          <Welcome />
         ) : (
-          shown.map(message => (
+          shown.map((message, i) => (
             <MessageView
               key={message.id}
               message={message}
               run={message.id === run.value?.message.id ? run.value : undefined}
               isBusy={run.value !== undefined}
+              isLast={i === shown.length - 1}
             />
           ))
         )}

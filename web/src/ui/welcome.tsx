@@ -1,14 +1,13 @@
 /** An empty conversation: what one can do here. */
-import type { Signal } from '@preact/signals';
 import { connection } from '../state/connection.ts';
-import { addText } from './attachments.tsx';
+import { addText, changeDraft } from '../state/drafts.ts';
 
 const SAMPLE = { file: './sample.txt', name: 'sample.txt' };
 
-export function Welcome({ draft }: { draft: Signal<string> }) {
+export function Welcome() {
   const { engine } = connection.value;
   const ask = (text: string) => {
-    draft.value = text;
+    changeDraft({ text });
     document.getElementById('composer')?.focus();
   };
   const readSample = async () => {

@@ -13,6 +13,7 @@ const NEAR = 80;
 export function Thread() {
   const view = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
+  const lastTop = useRef(0);
   const isAway = useSignal(false);
   const shown = messages.value;
   const { id } = current.value;
@@ -26,7 +27,10 @@ export function Thread() {
 
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = view.current!;
-    follows.current = scrollHeight - scrollTop - clientHeight < NEAR;
+    const isNear = scrollHeight - scrollTop - clientHeight < NEAR;
+    // A long part that is added puts the end far away, too: then it is still followed.
+    follows.current = isNear || (follows.current && scrollTop >= lastTop.current);
+    lastTop.current = scrollTop;
     isAway.value = !follows.current;
   };
 

@@ -136,6 +136,7 @@ describe('files of conversations', () => {
       { messages: [{ ...conversation.messages[1], stats: { finish: 'stop' } }] },
       { messages: 'all' },
       { id: 7 },
+      { id: '../models' },
     ])
       expect(() => read(c => ({ ...c, ...damage }))).toThrow('a conversation in it is damaged.');
   });

@@ -27,9 +27,12 @@ const isObject = (value: unknown): value is Record<string, unknown> =>
 /** The files may come from anybody: only what is known is taken, and only if it has the right type. */
 function readConversation(value: unknown): Conversation {
   const { id, title, updated, messages } = isObject(value) ? value : {};
-  if (!isText(id) || !isText(title) || !isNumber(updated)) throw damaged();
+  if (!isText(id) || !ID.test(id) || !isText(title) || !isNumber(updated)) throw damaged();
   return { id, title, updated, messages: readMessages(messages) };
 }
+
+/** It becomes part of a file's name. */
+const ID = /^[\w-]{1,64}$/;
 
 const isText = (value: unknown): value is string => typeof value === 'string';
 const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value);

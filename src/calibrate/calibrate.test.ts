@@ -102,7 +102,12 @@ it('adds codecs to an existing profile', async () => {
 });
 
 it.each<[object, RegExp]>([
-  [{ probeTokens: 3 }, /^probeTokens must be 0 or an integer, 16 or more; got the number 3/],
+  [{ probeTokens: -1 }, /^probeTokens must be an integer, 0 or more; got the number -1/],
+  [
+    { probeTokens: 64 },
+    /^Sensitivities need a row of more than a page \(128 tokens\); it would be 128\. .*or probeTokens 0\.$/,
+  ],
+  [{ context: 64 }, /^Sensitivities need a row .* it would be 64\. .*a larger context/],
   [{ context: 8 }, /^context must be an integer, 16 or more/],
   [{ texts: 'a' }, /^texts must be an array of strings or \{ name, text \}; got the string "a"/],
   [{ onlyTexts: true }, /^onlyTexts is set, but no text was given/],

@@ -6,6 +6,7 @@
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { basename } from 'node:path';
+import { checkShape } from '../codec/kv.ts';
 import { F16, formatSpec } from '../codec/spec.ts';
 import { type EngineOptions, loadEngine, type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { engineRules } from '../engine/options.ts';
@@ -14,7 +15,8 @@ import { createPlan, planBytes } from '../plan/plan.ts';
 import { encodeProfile, mergeProfiles, type Profile, type ProfileContent, type TextSource } from '../plan/profile.ts';
 import { findProfile, profilePath, readProfile, writeFileAtomic } from '../plan/profile-store.ts';
 import { isPlainObject } from '../util/describe-value.ts';
-import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../util/rules.ts';
+import { InputError } from '../util/errors.ts';
+import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../util/rules.ts';
 import { packageVersion } from '../util/version.ts';
 import { collect } from './collect.ts';
 import { type CalibrationDataOptions, type CalibrationJob, prepareJob } from './job.ts';
@@ -26,7 +28,7 @@ import { createWorkers, type Workers } from './workers.ts';
 export interface CalibrateOptions
   extends CalibrationDataOptions,
     Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit'> {
-  /** Tokens used to measure sensitivities, which `auto` plans need: 16 or more, or 0 to skip them. Default: 128. */
+  /** Tokens used to measure sensitivities, which `auto` plans need: more than half a page, or 0 to skip them. Default: 128. */
   probeTokens?: number;
   /** Path of the profile. Default: the folder where `loadModel` finds it. */
   out?: string;
@@ -96,7 +98,7 @@ const calibrateRules: Record<keyof CalibrateOptions, Rule> = {
   samples: integer(1),
   seed: integer(0),
   codecs: rule('an array of codec specs', value => Array.isArray(value)),
-  probeTokens: number('0 or an integer, 16 or more', n => n === 0 || (Number.isSafeInteger(n) && n >= 16)),
+  probeTokens: integer(0),
   out: string('the path of the profile'),
   workers: integer(0),
 };
@@ -108,14 +110,18 @@ const calibrateRules: Record<keyof CalibrateOptions, Rule> = {
 export async function calibrate(name: string, options: CalibrateOptions = {}): Promise<CalibrationResult | undefined> {
   checkOptions('calibrate', options, calibrateRules);
   const file = await openModelFile(name);
-  const job = await prepareJob(file, options).catch(async error => {
+  const prepare = async () => {
+    const job = await prepareJob(file, options);
+    return { ...job, scored: scoredTokens(job, options) };
+  };
+  const job = await prepare().catch(async error => {
     await file.gguf.close();
     throw error;
   });
   const { fingerprint, context, rows, sources, codecShape, checkpoint } = job;
   const codecs = job.codecs.map(formatSpec);
   const tokens = rows.length * context;
-  const measures = options.probeTokens !== 0;
+  const measures = job.scored > 0;
   const seconds = await estimateCalibrationSeconds(file, { device: options.device, tokens, measures });
   options.onStart?.({ tokens, sources, context, codecs, layers: codecShape.layers, measures, seconds });
   const workers = await createWorkers(options.workers ?? availableParallelism());
@@ -183,18 +189,36 @@ async function collectStatistics(file: ModelFile, job: CalibrationJob, workers: 
   }
 }
 
+/** Tokens whose divergence is measured, after as many others; 0 if nothing is measured. */
+function scoredTokens(
+  { heldOut, codecShape }: CalibrationJob,
+  { probeTokens = PROBE_TOKENS }: CalibrateOptions,
+): number {
+  if (probeTokens === 0) return 0;
+  const longest = longestOf(heldOut).length;
+  const scored = Math.min(probeTokens, Math.floor(longest / 2));
+  // Without a whole page before its last token, a row is read from f16 alone.
+  const { pageTokens } = checkShape(codecShape);
+  if (2 * scored <= pageTokens)
+    throw new InputError(
+      option =>
+        `Sensitivities need a row of more than a page (${pageTokens} tokens); it would be ${2 * scored}. ` +
+        `Give a longer text, a larger ${option('context')} or ${option('probeTokens')}, or ${option('probeTokens')} 0.`,
+    );
+  return scored;
+}
+
 /** Loads the model again, since measurements use precise kernels. */
 async function measure(
   name: string,
-  job: CalibrationJob,
+  job: CalibrationJob & { scored: number },
   content: ProfileContent,
   options: CalibrateOptions,
 ): Promise<Measured | undefined> {
-  const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
-  if (probeTokens === 0) return { sensitivities: {}, measurements: [] };
-  const longest = longestOf(job.heldOut).length;
-  const scored = Math.min(probeTokens, Math.floor(longest / 2));
-  const context = Math.min(longest, PLAN_LENGTH * scored);
+  const { signal, onProgress } = options;
+  const { scored } = job;
+  if (scored === 0) return { sensitivities: {}, measurements: [] };
+  const context = Math.min(longestOf(job.heldOut).length, PLAN_LENGTH * scored);
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
   const plan = createPlan(F16, planShape(file));
@@ -205,7 +229,6 @@ async function measure(
   try {
     return await probe(engine, {
       ...job,
-      scored,
       content,
       shape: job.codecShape,
       signal,

@@ -2,11 +2,12 @@
 
 import type { Model } from '../api/model.ts';
 import type { Conversation } from '../chat/conversation.ts';
+import type { KvCodec } from '../codec/kv.ts';
 import { f16Bytes, maxTokensIn, planBytes } from '../plan/plan.ts';
 import { describeValue } from '../util/describe-value.ts';
 import { InputError } from '../util/errors.ts';
 import { boolean, checkOptions } from '../util/rules.ts';
-import type { ModelService, ServiceInfo, SlotState } from './service.ts';
+import type { ModelService, PageField, ServiceInfo, SlotState } from './service.ts';
 
 /** Slot numbers go from 0 to this. */
 const MAX_SLOT = 1023;
@@ -130,9 +131,18 @@ function describeModel(model: Model): ServiceInfo {
     pageTokens: plan.pageTokens,
     pageBytes: plan.leaf.bytes,
     f16TokenBytes: f16Bytes(plan, 1),
+    pageFields: (['keys', 'values'] as const).flatMap(side => describePage(plan.codecs[0], side)),
     device: { ...device },
     notices: [...notices],
   };
+}
+
+function describePage(codec: KvCodec, side: 'keys' | 'values'): PageField[] {
+  const { kvHeads } = codec.shape;
+  return codec[side].fields.map(({ name, bytes, per, about }) => ({
+    ...{ side, name, about },
+    bytes: per === 'head' ? kvHeads * bytes : bytes,
+  }));
 }
 
 function checkSlot(slot: unknown): void {

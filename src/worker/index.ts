@@ -8,6 +8,7 @@ export { runWorker } from './run-worker.ts';
 export type {
   AnswerOptions,
   ModelService,
+  PageField,
   ServiceInfo,
   ServicePromptOptions,
   ServiceStats,

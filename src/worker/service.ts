@@ -41,8 +41,19 @@ export interface ServiceInfo {
   pageTokens: number;
   pageBytes: number;
   f16TokenBytes: number;
+  /** What a sealed page of the first layer has in it, in order. */
+  pageFields: readonly PageField[];
   device: ModelDevice;
   notices: readonly string[];
+}
+
+/** A part of a page: keys and values have pages of their own. */
+export interface PageField {
+  side: 'keys' | 'values';
+  name: string;
+  /** Of all heads together. */
+  bytes: number;
+  about: string;
 }
 
 /** The state of a service. */

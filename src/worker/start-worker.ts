@@ -28,6 +28,12 @@ export interface WorkerOptions extends LoadOptions {
   worker?: Worker;
 }
 
+/** Vite's development server, for one, does not serve files of a package that is linked from another folder. */
+const FORBIDDEN =
+  'The Worker could not be started: the server refuses engine-worker.js (403). A package that is linked, as by ' +
+  '`npm install ../kvasir`, is outside the folders that Vite serves: install the tarball of `npm pack` instead, or add ' +
+  "the package's folder to `server.fs.allow` in Vite's configuration.";
+
 const NOT_STARTED =
   'The Worker could not be started. Serve engine-worker.js next to the script that starts it, or pass a Worker that ' +
   'calls runWorker as the option `worker`.';
@@ -54,7 +60,16 @@ export async function startWorker(model: WorkerModel, options: WorkerOptions = {
   });
   const notStarted = new Promise<never>((_, reject) => {
     // An error of its program has a message; without one the program was not found.
-    worker.addEventListener('error', ({ message }) => message || reject(new DeviceError(NOT_STARTED)));
+    worker.addEventListener('error', async ({ message }) => {
+      if (message) return;
+      const status = given
+        ? undefined
+        : await fetch(workerUrl()).then(
+            answer => answer.status,
+            () => undefined,
+          );
+      reject(new DeviceError(status === 403 ? FORBIDDEN : NOT_STARTED));
+    });
   });
   try {
     return await Promise.race([notStarted, aborted, connectService(messagePort(worker), { source, onProgress })]);
@@ -73,11 +88,13 @@ function openWorker(): Worker {
   } catch (error) {
     if ((error as Error).name !== 'SecurityError') throw error;
     // This module is from another origin, such as a CDN. A Worker of the page's own may import from there.
-    const url = import.meta.url.replace(/[^/]*$/, 'engine-worker.js');
-    const program = new Blob([`import ${JSON.stringify(url)};`], { type: 'text/javascript' });
+    const program = new Blob([`import ${JSON.stringify(workerUrl())};`], { type: 'text/javascript' });
     return new Worker(URL.createObjectURL(program), { type: 'module' });
   }
 }
+
+/** Where its program is unless a bundler has moved it. Not as above, or bundlers would build it a second time. */
+const workerUrl = (): string => import.meta.url.replace(/[^/]*$/, 'engine-worker.js');
 
 /** URLs cannot be sent as messages, and a Worker resolves relative ones against its own. */
 const absoluteUrl = (value: unknown): unknown =>

@@ -8,6 +8,8 @@ import { DESKTOP, type OpenApp, openApp, PHONE, sample, type Visit } from './ope
 vi.setConfig({ testTimeout: 240_000 });
 
 const FACTS = 'The door code of the old mill is 4817. The door code of the old barn is 2265. '.repeat(4);
+/** To the questions of web/src/state/sample.ts. */
+const SAMPLE_ANSWERS = ['wirzem', 'Urban', '6177', 'blue vase', 'scarlet crate', 'violet box'];
 
 describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` : 'the web app', () => {
   let app: OpenApp;
@@ -84,6 +86,40 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await visit.context.close();
   });
 
+  it('keeps an answer of a page that is left, and goes on with it', async () => {
+    const visit = await app.visit(DESKTOP);
+    const { page, answer } = visit;
+    const story = 'Tell me a story about a lost teapot.';
+    const ask = async () => {
+      await page.locator('.badge-name').waitFor();
+      await page.locator('#composer').fill(story);
+      await page.keyboard.press('Enter');
+    };
+    await setGreedy(visit);
+    await page.reload();
+    await ask();
+    const whole = await answer(1);
+    await page.getByRole('button', { name: 'New conversation' }).click();
+    app.pauseMs = 40;
+    await ask();
+    const seen = await page.waitForFunction(() => {
+      const text = document.querySelector('.answer .markdown')?.textContent ?? '';
+      return text.length > 40 ? text : undefined;
+    });
+    await page.reload();
+    await page.getByText('The page was left before this answer was complete.').waitFor();
+    const kept = await answer(1);
+    expect(kept.startsWith((await seen.jsonValue())!.trimEnd())).toBe(true);
+    expect(kept.length).toBeLessThan(whole.length);
+    expect(await visit.violations()).toEqual([]);
+    app.pauseMs = 0;
+    await page.locator('.badge-name').waitFor();
+    await page.getByRole('button', { name: 'Go on' }).click();
+    await page.getByRole('button', { name: 'Go on' }).waitFor({ state: 'detached' });
+    expect(await answer(1)).toBe(whole);
+    await visit.context.close();
+  });
+
   itAll('switches to this browser and to another codec, forks, compares, and opens without a network', async () => {
     const visit = await app.visit(DESKTOP, 'dark');
     const { page, tabTo, answer } = visit;
@@ -139,8 +175,8 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.locator('#composer').focus();
     await page.keyboard.type('Tell me a story about a lost teapot.');
     await page.keyboard.press('Enter');
-    await page.locator('.plot').waitFor({ timeout: 120_000 });
-    expect(await page.locator('.plot rect').count()).toBeGreaterThan(20);
+    await page.locator('.strip').waitFor({ timeout: 120_000 });
+    expect(await page.locator('.strip span').count()).toBeGreaterThan(20);
     expect(await page.locator('.pane').first().textContent()).toMatch(/teapot/);
     expect(await visit.violations()).toEqual([]);
 
@@ -149,6 +185,31 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.reload();
     await page.locator('.badge-name', { hasText: 'Mimir' }).waitFor();
     expect(await answer(3)).toBe('6177');
+    await visit.context.close();
+  });
+
+  itAll('an address opens a comparison on the sample, which can be saved as an image', async () => {
+    const visit = await app.visit(DESKTOP, 'dark', `${app.url}/#compare=f16,mead2&sample=stories`);
+    const { page } = visit;
+    await page.locator('.strip').waitFor({ timeout: 120_000 });
+    const shown = await page.locator('.picture').textContent();
+    expect(shown).toMatch(/mead2 takes 7\.\d times less memory than f16\. All 6 answers are the same\./);
+    for (const pane of await page.locator('.pane').all())
+      expect(await pane.locator('.tokens').allTextContents()).toEqual(SAMPLE_ANSWERS);
+    const [download] = await Promise.all([page.waitForEvent('download'), page.getByText('Save as an image').click()]);
+    expect(download.suggestedFilename()).toBe('kvasir-f16-mead2.png');
+    const image = await readFile(await download.path());
+    // A PNG of 2400 x 1350 pixels.
+    expect([image.toString('latin1', 1, 4), image.readUInt32BE(16), image.readUInt32BE(20)]).toEqual([
+      'PNG',
+      2400,
+      1350,
+    ]);
+    await page.locator('.right summary', { hasText: 'A page in bytes' }).click();
+    expect(await page.locator('.right .page-parts').first().textContent()).toMatch(/codes [\d.]+ KB/);
+    expect(await visit.violations()).toEqual([]);
+    await page.getByText('Compare codecs').click();
+    expect(new URL(page.url()).hash).toBe('');
     await visit.context.close();
   });
 

@@ -1,7 +1,9 @@
 /** The app's parts that need no page: events of a stream, what an answer costs, how two answers differ. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { differenceOf } from '../../web/src/compare/difference.ts';
+import { readAddress, writeAddress } from '../../web/src/compare/address.ts';
+import { differenceOf, levelOf } from '../../web/src/compare/difference.ts';
+import { summarize } from '../../web/src/compare/summary.ts';
 import { readEvents } from '../../web/src/engine/sse.ts';
 import { formatBytes, formatSeconds, formatSmall } from '../../web/src/format.ts';
 import { gaugeOf } from '../../web/src/state/gauge.ts';
@@ -67,16 +69,20 @@ describe('the difference of two answers', () => {
   it('is measured up to the first token that differs, which the other side rates too', () => {
     const left = [token('a', -0.1), token('b', -0.2), token('c', -0.3), token('e')];
     const right = [token('a', -0.4), token('x', -0.5, [['b', -1.2]]), token('c', -0.6), token('e')];
-    const { first, nats, left: onlyLeft, right: onlyRight } = differenceOf(left, right);
+    const { first, probabilities, left: onlyLeft, right: onlyRight } = differenceOf(left, right);
     expect(first).toBe(1);
-    expect(nats).toEqual([expect.closeTo(0.3, 9), expect.closeTo(1, 9)]);
+    expect(probabilities.map(pair => pair.map(Math.log))).toEqual([
+      [expect.closeTo(-0.1, 9), expect.closeTo(-0.4, 9)],
+      [expect.closeTo(-0.2, 9), expect.closeTo(-1.2, 9)],
+    ]);
     expect(onlyLeft).toEqual([false, true, false, false]);
     expect(onlyRight).toEqual([false, true, false, false]);
   });
 
-  it('is at least the gap to the last of the listed tokens if it is not among them', () => {
+  it('takes a token that is not listed for as likely as the last one that is', () => {
     const right = [token('x', -0.5, [['y', -2]])];
-    expect(differenceOf([token('b', -1)], right).nats).toEqual([expect.closeTo(1, 9)]);
+    const [[, probability]] = differenceOf([token('b', -1)], right).probabilities;
+    expect(Math.log(probability)).toBeCloseTo(-2, 9);
   });
 
   it('leaves the same tokens unmarked on both sides, in order', () => {
@@ -92,6 +98,42 @@ describe('the difference of two answers', () => {
           b.slice(0, first ?? Math.min(a.length, b.length)),
         );
       }),
+    );
+  });
+});
+
+describe('a comparison', () => {
+  it('has an address, which names two codecs that the app offers', () => {
+    const address = { codecs: ['f16', 'mead2'], hasSample: true } as const;
+    expect(writeAddress(address)).toBe('#compare=f16,mead2&sample=stories');
+    expect(readAddress(writeAddress(address), ['f16', 'mead2'])).toEqual(address);
+    expect(readAddress('#compare=tq4,f16', ['f16', 'tq4'])).toEqual({ codecs: ['tq4', 'f16'], hasSample: false });
+    for (const other of ['', '#', '#compare', '#compare=f16', '#compare=f16,f16,f16', '#compare=f16,x', '#%zz'])
+      expect(readAddress(other, ['f16'])).toBeUndefined();
+  });
+
+  it('has levels of difference that people understand', () => {
+    expect([0.9, 0.894, 0.86, 0.75, 0.2].map(other => levelOf(0.9, other))).toEqual([0, 0, 1, 2, 3]);
+  });
+
+  const side = (codec: string, bytes: number, ...answers: string[]) => ({
+    ...{ codec, bytes },
+    answers: answers.map(text => text.split('').map(text => ({ text, logprob: -0.1, top: [] }))),
+  });
+  const told = (left: ReturnType<typeof side>, right: ReturnType<typeof side>) =>
+    summarize(
+      [left, right],
+      left.answers.map((tokens, i) => differenceOf(tokens, right.answers[i]!)),
+    );
+
+  it('is told in a few words', () => {
+    expect(told(side('f16', 800, 'abc'), side('tq2', 100, 'abd'))).toBe(
+      'tq2 takes 8.0 times less memory than f16. The same for 2 tokens; then f16 writes “c” and tq2 “d”. 3 of 3 tokens are as likely with both, within 1 %.',
+    );
+    expect(told(side('tq4', 100, 'abc'), side('tq4', 100, 'abc'))).toMatch(/^Both write the same 3 tokens\. 3 of 3/);
+    expect(told(side('f16', 2, 'a', 'b'), side('tq2', 1, 'a', 'b'))).toMatch(/ All 2 answers are the same\. /);
+    expect(told(side('tq2', 1, 'a', 'b'), side('f16', 2, 'a', 'c'))).toMatch(
+      /^tq2 takes 2\.0 times less memory than f16\. 1 of 2 answers are the same\. /,
     );
   });
 });

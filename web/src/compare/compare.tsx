@@ -1,46 +1,44 @@
-/** Two panes with the same prompt and different codecs, and how far they diverge. */
-import type { Signal } from '@preact/signals';
+/** The same question with two caches: their memory and speed as bars, where the answers part, and both answers. */
 import { codecsFor } from '../engine/codecs.ts';
-import { formatCount, formatRate } from '../format.ts';
+import { formatCount } from '../format.ts';
 import { browserModel } from '../state/connection.ts';
 import { clearDraft, draft } from '../state/drafts.ts';
 import { Composer } from '../ui/composer.tsx';
+import { CopyButton } from '../ui/copy-button.tsx';
 import {
   chooseCodec,
   compare,
-  difference,
+  compareSample,
+  differences,
+  documents,
   failure,
   isComparing,
   type Pane,
   panes,
-  question,
+  questions,
   stopComparing,
+  summary,
 } from './comparison.ts';
-import { DivergencePlot } from './plot.tsx';
+import { savePicture } from './picture.ts';
+import { Race } from './race.tsx';
+import { Strip } from './strip.tsx';
 
 export function Compare() {
-  const { left, right, nats } = difference.value;
-  const isDone = panes.every(({ value: { phase } }) => phase === 'done');
+  const [left, right] = panes;
+  const isDone = summary.value !== undefined;
   return (
     <>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
       <section class="thread" aria-label="Comparison" tabIndex={0}>
         <div class="compare">
-          {question.value === '' ? (
-            <div class="compare-intro">
-              <h2>One prompt, two caches</h2>
-              <p class="quiet">
-                Both answer with the likeliest word each time, so that every difference comes from the codec. Tokens
-                that only one of them has are marked.
-              </p>
-            </div>
-          ) : (
-            <p class="bubble">{question.value}</p>
-          )}
-          {isDone && nats.length > 0 && <DivergencePlot difference={difference.value} tokens={panes[0].value.tokens} />}
+          {questions.value.length === 0 ? <Intro /> : <p class="bubble">{describeQuestion()}</p>}
+          <figure class="card picture">
+            <Race panes={[left.value, right.value]} />
+            {isDone && <Result />}
+          </figure>
           <div class="panes">
-            <PaneView title="Left" pane={panes[0]} marks={isDone ? left : []} />
-            <PaneView title="Right" pane={panes[1]} marks={isDone ? right : []} />
+            <PaneView title="Left" pane={left} marks={isDone ? differences.value.map(({ left }) => left) : []} />
+            <PaneView title="Right" pane={right} marks={isDone ? differences.value.map(({ right }) => right) : []} />
           </div>
           {failure.value && (
             <p class="problem" role="alert">
@@ -56,7 +54,8 @@ export function Compare() {
           onSend={() => {
             const { text, attachments } = draft.value;
             clearDraft();
-            void compare(text.trim(), attachments);
+            history.replaceState(null, '', location.pathname);
+            void compare([text.trim()], attachments);
           }}
           onStop={stopComparing}
         />
@@ -65,8 +64,71 @@ export function Compare() {
   );
 }
 
-function PaneView({ title, pane, marks }: { title: string; pane: Signal<Pane>; marks: readonly boolean[] }) {
-  const { codec, tokens } = pane.value;
+/** A document and questions that show what a cache is for, at a click. */
+function Intro() {
+  return (
+    <div class="compare-intro">
+      <h2>The same questions, two caches</h2>
+      <p class="quiet">
+        {browserModel.value ? 'Your model' : 'Mimir'} reads the same text twice in this browser, one after the other,
+        and takes the likeliest word each time: every difference comes from the cache.
+      </p>
+      <button type="button" class="button" disabled={isComparing.value} onClick={() => void compareSample()}>
+        Read ten pages of stories, and answer six questions on them
+      </button>
+    </div>
+  );
+}
+
+/** "sample.txt, 5,540 tokens: 6 questions". */
+function describeQuestion(): string {
+  const tokens = panes[0].value.read.total;
+  const [question] = questions.value;
+  return [
+    [...documents.value, ...(documents.value.length > 0 && tokens > 0 ? [`${formatCount(tokens)} tokens`] : [])].join(
+      ', ',
+    ),
+    questions.value.length > 1 ? `${questions.value.length} questions` : question,
+  ]
+    .filter(Boolean)
+    .join(': ');
+}
+
+/** Where the answers part, and what can be taken away: the picture, and an address that shows it again. */
+function Result() {
+  const [left, right] = panes.map(({ value }) => value) as [Pane, Pane];
+  const probabilities = differences.value.flatMap(difference => difference.probabilities);
+  const tokens = differences.value.flatMap(({ probabilities }, i) => left.answers[i]!.slice(0, probabilities.length));
+  const picture = {
+    panes: [left, right] as const,
+    probabilities,
+    summary: summary.value!,
+    questions: questions.value,
+    title: describeQuestion(),
+  };
+  return (
+    <>
+      <figcaption>{summary.value}</figcaption>
+      <Strip probabilities={probabilities} tokens={tokens} summary={summary.value!} />
+      <div class="picture-actions">
+        <button type="button" class="button slim" onClick={() => void savePicture(picture)}>
+          Save as an image
+        </button>
+        {location.hash && <CopyButton name="Copy the address of this comparison" text={location.href} />}
+      </div>
+    </>
+  );
+}
+
+interface PaneProps {
+  title: string;
+  pane: (typeof panes)[number];
+  /** Whether a token is only on this side, by answer. */
+  marks: readonly (readonly boolean[])[];
+}
+
+function PaneView({ title, pane, marks }: PaneProps) {
+  const { codec, answers } = pane.value;
   return (
     <section class="pane card" aria-label={`${title}: ${codec}`}>
       <div class="pane-head">
@@ -74,7 +136,7 @@ function PaneView({ title, pane, marks }: { title: string; pane: Signal<Pane>; m
           aria-label={`Codec on the ${title.toLowerCase()}`}
           value={codec}
           disabled={isComparing.value}
-          onChange={event => chooseCodec(pane as (typeof panes)[number], event.currentTarget.value)}
+          onChange={event => chooseCodec(pane, event.currentTarget.value)}
         >
           {codecsFor(!browserModel.value).map(({ name, bits }) => (
             <option key={name} value={name}>
@@ -84,21 +146,25 @@ function PaneView({ title, pane, marks }: { title: string; pane: Signal<Pane>; m
         </select>
         <span class="quiet">{describe(pane.value)}</span>
       </div>
-      {tokens.length === 0 && <p class="quiet">The answer with {codec} appears here.</p>}
-      <p class="tokens">
-        {tokens.map(({ text }, i) => {
-          const Tag = marks[i] ? 'mark' : 'span';
-          return <Tag key={i}>{text}</Tag>;
-        })}
-      </p>
+      {answers.length === 0 && <p class="quiet">The answer with {codec} appears here.</p>}
+      {answers.map((tokens, i) => (
+        <div key={i}>
+          {questions.value.length > 1 && <p class="quiet">{questions.value[i]}</p>}
+          <p class="tokens">
+            {tokens.map(({ text }, j) => {
+              const Tag = marks[i]?.[j] ? 'mark' : 'span';
+              return <Tag key={j}>{j === 0 ? text.trimStart() : text}</Tag>;
+            })}
+          </p>
+        </div>
+      ))}
     </section>
   );
 }
 
-function describe({ phase, read: { done, total }, tokens, rate }: Pane): string {
+function describe({ phase, read: { done, total }, answers }: Pane): string {
   if (phase === 'waiting' || phase === 'loading') return `${phase}…`;
   if (phase === 'reading') return total > 0 ? `reading ${formatCount(done)} of ${formatCount(total)}` : 'reading…';
-  return tokens.length > 0
-    ? `${tokens.length} token${tokens.length === 1 ? '' : 's'}${rate > 0 ? `, ${formatRate(rate)}` : ''}`
-    : '';
+  const tokens = answers.flat().length;
+  return tokens > 0 ? `${tokens} token${tokens === 1 ? '' : 's'}` : '';
 }

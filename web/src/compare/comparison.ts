@@ -1,32 +1,60 @@
-/** The same prompt with two codecs, one after the other, so that both have the whole machine. */
-import { batch, computed, signal } from '@preact/signals';
+/** The same questions with two codecs, one after the other, so that both have the whole machine. */
+import { batch, computed, effect, signal } from '@preact/signals';
 import { openBrowser } from '../engine/browser.ts';
+import { codecsFor } from '../engine/codecs.ts';
 import type { Engine, ScoredToken } from '../engine/engine.ts';
 import { browserModel } from '../state/connection.ts';
-import { type Attachment, contentOf } from '../state/conversation.ts';
+import { type Attachment, contentOf, newId } from '../state/conversation.ts';
+import { gaugeOf } from '../state/gauge.ts';
 import { announcement } from '../state/notice.ts';
+import { loadSample } from '../state/sample.ts';
 import { settings } from '../state/settings.ts';
+import { type CompareAddress, writeAddress } from './address.ts';
 import { differenceOf } from './difference.ts';
+import { summarize } from './summary.ts';
 
 export interface Pane {
   codec: string;
   phase: 'idle' | 'waiting' | 'loading' | 'reading' | 'answering' | 'done';
   /** Of the prompt. */
   read: { done: number; total: number };
-  tokens: readonly ScoredToken[];
+  /** One per question. */
+  answers: readonly (readonly ScoredToken[])[];
   /** Tokens per second. */
   rate: number;
+  /** What the longest prompt and its answer take in the cache. */
+  bytes: number;
 }
 
 const emptyPane = (codec: string): Pane => ({
-  ...{ codec, phase: 'idle', read: { done: 0, total: 0 }, tokens: [], rate: 0 },
+  ...{ codec, phase: 'idle', read: { done: 0, total: 0 }, answers: [], rate: 0, bytes: 0 },
 });
 
-export const panes = [signal(emptyPane('f16')), signal(emptyPane('tq2'))] as const;
-export const difference = computed(() => differenceOf(panes[0].value.tokens, panes[1].value.tokens));
-/** The prompt that is compared. */
-export const question = signal('');
+export const panes = [signal(emptyPane('f16')), signal(emptyPane('mead2'))] as const;
+type PaneSignal = (typeof panes)[number];
+
+/** For models without a profile. */
+const UNCALIBRATED = 'tq2';
+effect(() => {
+  const names = codecsFor(!browserModel.value).map(({ name }) => name);
+  for (const pane of panes) if (!names.includes(pane.value.codec)) pane.value = emptyPane(UNCALIBRATED);
+});
+
+/** What is compared: names of documents, and the questions. */
+export const documents = signal<readonly string[]>([]);
+export const questions = signal<readonly string[]>([]);
 export const failure = signal('');
+/** One per question that both have answered. */
+export const differences = computed(() => {
+  const [left, right] = panes.map(({ value }) => value.answers);
+  return left!.slice(0, right!.length).map((tokens, i) => differenceOf(tokens, right![i]!));
+});
+/** In a few words; undefined before both have answered. */
+export const summary = computed((): string | undefined => {
+  const [left, right] = panes.map(({ value }) => value) as [Pane, Pane];
+  const isDone = [left, right].every(({ phase, answers }) => phase === 'done' && answers.length > 0);
+  return isDone ? summarize([left, right], differences.value) : undefined;
+});
 
 const MAX_TOKENS = 200;
 
@@ -35,27 +63,40 @@ export const isComparing = signal(false);
 
 export const stopComparing = (): void => running?.abort();
 
-export function chooseCodec(pane: (typeof panes)[number], codec: string): void {
+export function chooseCodec(pane: PaneSignal, codec: string): void {
   pane.value = emptyPane(codec);
 }
 
+/** Compares the codecs of an address, and starts with the sample if it says so. */
+export async function openAddress({ codecs, hasSample }: CompareAddress): Promise<void> {
+  if (isComparing.value) return;
+  for (const [i, pane] of panes.entries()) chooseCodec(pane, codecs[i]!);
+  if (hasSample) await compareSample();
+}
+
+export async function compareSample(): Promise<void> {
+  const { name, text, questions } = await loadSample();
+  const [left, right] = panes;
+  history.replaceState(null, '', writeAddress({ codecs: [left.value.codec, right.value.codec], hasSample: true }));
+  await compare(questions, [{ id: newId(), name, text }]);
+}
+
 /** Answers with the likeliest token each time, so that only the codecs differ. */
-export async function compare(text: string, attachments: readonly Attachment[]): Promise<void> {
+export async function compare(asked: readonly string[], attachments: readonly Attachment[]): Promise<void> {
   if (isComparing.value) return;
   const abort = new AbortController();
   running = abort;
   batch(() => {
     isComparing.value = true;
     failure.value = '';
-    question.value = [...attachments.map(({ name }) => name), text].filter(Boolean).join(': ');
+    documents.value = attachments.map(({ name }) => name);
+    questions.value = asked;
     for (const pane of panes) pane.value = { ...emptyPane(pane.value.codec), phase: 'waiting' };
   });
-  const content = contentOf({ id: '', role: 'user', text, attachments });
+  const prompts = asked.map(text => contentOf({ id: '', role: 'user', text, attachments }));
   try {
-    for (const pane of panes) if (!abort.signal.aborted) await answer(pane, content, abort.signal);
-    const { first } = difference.value;
-    announcement.value =
-      first === undefined ? 'Both answers are the same' : `The answers differ from token ${first + 1} on`;
+    for (const pane of panes) if (!abort.signal.aborted) await answerAll(pane, prompts, abort.signal);
+    announcement.value = summary.value ?? '';
   } catch (error) {
     failure.value = (error as Error).message;
   } finally {
@@ -63,7 +104,7 @@ export async function compare(text: string, attachments: readonly Attachment[]):
   }
 }
 
-async function answer(pane: (typeof panes)[number], content: string, stop: AbortSignal): Promise<void> {
+async function answerAll(pane: PaneSignal, prompts: readonly string[], stop: AbortSignal): Promise<void> {
   const show = (changed: Partial<Pane>) => {
     pane.value = { ...pane.value, ...changed };
   };
@@ -73,20 +114,51 @@ async function answer(pane: (typeof panes)[number], content: string, stop: Abort
     engine = await openBrowser({
       ...{ model: browserModel.value, device: settings.value.device, codec: pane.value.codec },
     });
-    show({ phase: 'reading' });
-    let firstToken = 0;
-    const parts = engine.ask([{ role: 'user', content }], {
-      ...{ temperature: 0, maxTokens: MAX_TOKENS, scored: true, signal: stop },
-      onPrefill: (done, total) => show({ read: { done, total } }),
-    });
-    for await (const { scored } of parts) {
-      firstToken ||= performance.now();
-      const tokens = [...pane.value.tokens, ...scored];
-      const seconds = (performance.now() - firstToken) / 1000;
-      show({ phase: 'answering', tokens, rate: seconds > 0 ? (tokens.length - 1) / seconds : 0 });
-    }
+    const written = { tokens: 0, seconds: 0 };
+    for (const prompt of prompts) if (!stop.aborted) await answer(engine, prompt, { pane, show, written, stop });
   } finally {
     show({ phase: 'done' });
     await engine?.close();
   }
 }
+
+interface Progress {
+  pane: PaneSignal;
+  show(changed: Partial<Pane>): void;
+  /** After the first token of each answer, which includes reading. */
+  written: { tokens: number; seconds: number };
+  stop: AbortSignal;
+}
+
+async function answer(engine: Engine, prompt: string, { pane, show, written, stop }: Progress): Promise<void> {
+  const earlier = pane.value.answers;
+  const bytesOf = (tokens: number) => Math.max(pane.value.bytes, gaugeOf(tokens, engine.info).bytes);
+  const before = { ...written };
+  let tokens: readonly ScoredToken[] = [];
+  let [text, firstToken] = ['', 0];
+  show({ phase: 'reading', read: { done: 0, total: 0 } });
+  const parts = engine.ask([{ role: 'user', content: prompt }], {
+    ...{ temperature: 0, maxTokens: MAX_TOKENS, scored: true, signal: stop },
+    onPrefill: (done, total) => show({ read: { done, total }, bytes: bytesOf(done) }),
+  });
+  for await (const part of parts) {
+    firstToken ||= performance.now();
+    text += part.reasoning + part.text;
+    tokens = [...tokens, ...part.scored];
+    written.tokens = before.tokens + tokens.length - 1;
+    written.seconds = before.seconds + (performance.now() - firstToken) / 1000;
+    show({
+      ...{ phase: 'answering', answers: [...earlier, tokens], bytes: bytesOf(pane.value.read.total + tokens.length) },
+      rate: written.seconds > 0 ? written.tokens / written.seconds : 0,
+    });
+  }
+  // The token that ends an answer is not part of its text.
+  const last = tokens.at(-1);
+  if (last && !text.endsWith(last.text)) show({ answers: [...earlier, tokens.slice(0, -1)] });
+}
+
+/** Two values on one scale: their share of the larger one. */
+export const shareOf = (values: readonly number[], i: number): number => {
+  const largest = Math.max(...values);
+  return largest > 0 ? values[i]! / largest : 0;
+};

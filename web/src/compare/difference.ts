@@ -1,18 +1,29 @@
-/** How two answers to the same prompt differ, token by token. */
+/** How two answers to the same question differ, token by token. */
 import type { ScoredToken } from '../engine/engine.ts';
 
 export interface Difference {
   /** Index of the first token that differs; undefined if none does. */
   first?: number;
   /**
-   * For each token of the left answer: by how much its log probability differs on the right, in nats. Ends with the first
-   * token that differs: from there on, the two read different texts.
+   * For each token of the left answer: its probability on the left and on the right. Ends with the first token that
+   * differs: from there on, the two read different texts.
    */
-  nats: readonly number[];
+  probabilities: readonly (readonly [number, number])[];
   /** Whether a token of the left, or of the right, is missing on the other side. */
   left: readonly boolean[];
   right: readonly boolean[];
 }
+
+/** How much two probabilities of a token differ at most, in plain words. */
+export const LEVELS: readonly { below: number; label: string }[] = [
+  { below: 0.01, label: 'as sure, within 1 %' },
+  { below: 0.05, label: 'within 5 %' },
+  { below: 0.2, label: 'within 20 %' },
+  { below: Number.POSITIVE_INFINITY, label: 'more' },
+];
+
+export const levelOf = (left: number, right: number): number =>
+  LEVELS.findIndex(({ below }) => Math.abs(left - right) < below);
 
 export function differenceOf(left: readonly ScoredToken[], right: readonly ScoredToken[]): Difference {
   const length = Math.min(left.length, right.length);
@@ -23,7 +34,9 @@ export function differenceOf(left: readonly ScoredToken[], right: readonly Score
   const marks = markUnmatched(left, right);
   return {
     ...(isDifferent && { first }),
-    nats: left.slice(0, compared).map((token, i) => Math.abs(token.logprob - logprobOf(token.text, right[i]!))),
+    probabilities: left
+      .slice(0, compared)
+      .map(({ text, logprob }, i) => [Math.exp(logprob), Math.exp(logprobOf(text, right[i]!))] as const),
     ...marks,
   };
 }

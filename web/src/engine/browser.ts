@@ -39,8 +39,9 @@ export async function openBrowser({ model, device, codec, onProgress }: BrowserO
     ...(isPreset(codec) ? { quality: codec } : { kv: codec }),
     device: device as 'auto',
     onProgress: ({ done, total }) => onProgress?.(done, total),
-  }).catch(({ name, message }: Error) => {
-    throw new EngineError(message, NOT_A_MODEL.includes(name) ? 'model' : 'failed');
+  }).catch((error: Error) => {
+    if (error instanceof EngineError) throw error;
+    throw new EngineError(error.message, NOT_A_MODEL.includes(error.name) ? 'model' : 'failed');
   });
   const textOf = createTexts(service);
   const sessions = createSessions(service);
@@ -86,7 +87,8 @@ async function fetchFile(path: string): Promise<Blob> {
   } catch (error) {
     const kept = await cache?.match(url);
     if (kept) return kept.blob();
-    throw error;
+    if (error instanceof EngineError) throw error;
+    throw new EngineError(`Mimir cannot be loaded: ${location.host} does not answer.`, 'lost');
   }
 }
 

@@ -27,7 +27,16 @@ export interface ModelInfo {
   f16TokenBytes: number;
   /** How many conversations are answered at the same time. */
   maxAnswers: number;
+  /** What a packed page of the first layer has in it, in order. */
+  pageFields: readonly PageField[];
   notices: readonly string[];
+}
+
+export interface PageField {
+  side: 'keys' | 'values';
+  name: string;
+  bytes: number;
+  about: string;
 }
 
 /** Bytes of the KV cache of all conversations. */

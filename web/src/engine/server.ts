@@ -7,6 +7,7 @@ import {
   type Engine,
   EngineError,
   type ModelInfo,
+  type PageField,
   type ScoredToken,
   type Turn,
 } from './engine.ts';
@@ -27,6 +28,7 @@ interface Status {
     pageBytes: number;
     f16TokenBytes: number;
     maxSequences: number;
+    pageFields: PageField[];
     device: { name: string; threads: number; why: string };
     notices: string[];
   };

@@ -98,7 +98,7 @@ async function findServer(onWait: (detail: string) => void): Promise<Engine | un
       apiKey: apiKey.read(),
       onWait: detail => onWait(`The server is ${detail}`),
     });
-    change({ isStaticHost: false });
+    if (!hasServer.value) change({ isStaticHost: false });
     return engine;
   } catch (error) {
     const reason = error instanceof EngineError ? error.reason : 'failed';

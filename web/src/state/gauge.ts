@@ -13,7 +13,9 @@ export interface Gauge {
   fraction: number;
 }
 
-export function gaugeOf(tokens: number, info: ModelInfo): Gauge {
+type CacheInfo = Pick<ModelInfo, 'context' | 'pageTokens' | 'pageBytes' | 'f16TokenBytes'>;
+
+export function gaugeOf(tokens: number, info: CacheInfo): Gauge {
   const { context, pageTokens, pageBytes, f16TokenBytes } = info;
   const pages = Math.floor(tokens / pageTokens);
   return {

@@ -1,11 +1,13 @@
 /** The page: conversations, the one that is shown, and what runs. */
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
+import { readAddress } from '../compare/address.ts';
 import { Compare } from '../compare/compare.tsx';
-import { stopComparing } from '../compare/comparison.ts';
+import { openAddress, stopComparing } from '../compare/comparison.ts';
+import { codecsFor } from '../engine/codecs.ts';
 import { messages, run, runs, tokensInCache } from '../state/answering.ts';
 import { send, startNew, stop } from '../state/chat.ts';
-import { connection } from '../state/connection.ts';
+import { browserModel, connection } from '../state/connection.ts';
 import { current } from '../state/conversations.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement, closeNotice, notice } from '../state/notice.ts';
@@ -31,8 +33,12 @@ export function App() {
   const closeDrawer = () => {
     drawer.value = undefined;
   };
+  const toggleCompare = () => {
+    isComparing.value = !isComparing.value;
+    history.replaceState(null, '', location.pathname);
+  };
   const showChat = () => {
-    isComparing.value = false;
+    if (isComparing.value) toggleCompare();
     closeDrawer();
   };
 
@@ -56,6 +62,21 @@ export function App() {
   });
 
   useEffect(() => {
+    const openShared = () => {
+      const address = readAddress(
+        location.hash,
+        codecsFor(!browserModel.value).map(({ name }) => name),
+      );
+      if (!address) return;
+      isComparing.value = true;
+      void openAddress(address);
+    };
+    openShared();
+    addEventListener('hashchange', openShared);
+    return () => removeEventListener('hashchange', openShared);
+  }, []);
+
+  useEffect(() => {
     document.title = current.value.title ? `${current.value.title} – Kvasir` : 'Kvasir';
   }, [current.value.title]);
 
@@ -75,18 +96,14 @@ export function App() {
         <h1>
           <img src="./icon.svg" alt="" width="28" height="28" /> Kvasir
         </h1>
-        {connection.value.place === 'browser' && (
-          <button
-            type="button"
-            class="button slim compare-button"
-            aria-pressed={isComparing.value}
-            onClick={() => {
-              isComparing.value = !isComparing.value;
-            }}
-          >
-            <CompareIcon /> <span>Compare codecs</span>
-          </button>
-        )}
+        <button
+          type="button"
+          class="button slim compare-button"
+          aria-pressed={isComparing.value}
+          onClick={toggleCompare}
+        >
+          <CompareIcon /> <span>Compare codecs</span>
+        </button>
         <ModelBadge />
         <button
           type="button"
@@ -102,7 +119,7 @@ export function App() {
       <aside class="left wide-enough" aria-label="Saved conversations">
         <Sidebar onChoose={showChat} />
       </aside>
-      <main>{isComparing.value && connection.value.place === 'browser' ? <Compare /> : <Body />}</main>
+      <main>{isComparing.value ? <Compare /> : <Body />}</main>
       <aside class="right wide-enough" aria-label="Cache and model">
         <Inspector />
       </aside>

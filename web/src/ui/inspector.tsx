@@ -6,7 +6,9 @@ import { messages, run, tokensInCache } from '../state/answering.ts';
 import { cacheUse, connection, refreshCacheUse } from '../state/connection.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { change, settings } from '../state/settings.ts';
+import { Bar } from './bar.tsx';
 import { EnginePicker } from './engine-picker.tsx';
+import { PageCard } from './page-card.tsx';
 import { StorageCard } from './storage-card.tsx';
 
 export function Inspector() {
@@ -14,6 +16,7 @@ export function Inspector() {
   return (
     <div class="inspector">
       {engine && <CacheGauge info={engine.info} />}
+      {engine && <PageCard info={engine.info} />}
       {engine && <SpeedCard />}
       <EnginePicker />
       <Sampling />
@@ -49,8 +52,8 @@ function CacheGauge({ info }: { info: ModelInfo }) {
       <p class="quiet">{formatCount(left)} tokens still fit</p>
       {tokens > 0 && (
         <dl class="bars">
-          <Bar label={info.codec} bytes={bytes} of={f16Bytes} isAccent />
-          {info.codec !== 'f16' && <Bar label="f16" bytes={f16Bytes} of={f16Bytes} />}
+          <Bar name={info.codec} share={bytes / f16Bytes} text={formatBytes(bytes)} isAccent />
+          {info.codec !== 'f16' && <Bar name="f16" share={1} text={formatBytes(f16Bytes)} />}
         </dl>
       )}
       {tokens > 0 && bytes < f16Bytes && (
@@ -65,24 +68,10 @@ function CacheGauge({ info }: { info: ModelInfo }) {
   );
 }
 
-function Bar({ label, bytes, of, isAccent }: { label: string; bytes: number; of: number; isAccent?: boolean }) {
-  return (
-    <div class="bar">
-      <dt>{label}</dt>
-      <dd>
-        <span class="track">
-          <span class={isAccent ? 'fill accent' : 'fill'} style={{ width: `${of > 0 ? (100 * bytes) / of : 0}%` }} />
-        </span>
-        <span class="bar-value">{formatBytes(bytes)}</span>
-      </dd>
-    </div>
-  );
-}
-
 function ModelCard({ info }: { info: ModelInfo }) {
   return (
-    <section class="card" aria-labelledby="model-title">
-      <h2 id="model-title">Model</h2>
+    <details class="card">
+      <summary>Model and device</summary>
       <dl class="facts">
         <dt>Name</dt>
         <dd>{info.name}</dd>
@@ -107,7 +96,7 @@ function ModelCard({ info }: { info: ModelInfo }) {
           {notice}
         </p>
       ))}
-    </section>
+    </details>
   );
 }
 

@@ -1,8 +1,7 @@
 /** An empty conversation: what one can do here. */
 import { connection } from '../state/connection.ts';
 import { addText, changeDraft } from '../state/drafts.ts';
-
-const SAMPLE = { file: './sample.txt', name: 'sample.txt' };
+import { loadSample } from '../state/sample.ts';
 
 export function Welcome() {
   const { engine } = connection.value;
@@ -11,9 +10,9 @@ export function Welcome() {
     document.getElementById('composer')?.focus();
   };
   const readSample = async () => {
-    const [question = '', , ...lines] = (await (await fetch(SAMPLE.file)).text()).split('\n');
-    ask(question);
-    await addText(SAMPLE.name, lines.join('\n'));
+    const { name, questions, text } = await loadSample();
+    ask(questions[0]!);
+    await addText(name, text);
   };
   return (
     <div class="welcome">

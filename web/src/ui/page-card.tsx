@@ -1,0 +1,41 @@
+/** A page of the cache in bytes: what its codec stores, each part as wide as its share. */
+import type { ModelInfo, PageField } from '../engine/engine.ts';
+import { formatBytes, formatCount } from '../format.ts';
+
+export function PageCard({ info: { codec, pageTokens, pageFields } }: { info: ModelInfo }) {
+  const total = sumOf(pageFields);
+  return (
+    <details class="card">
+      <summary>A page in bytes</summary>
+      <p class="quiet">
+        {formatCount(pageTokens)} tokens of the first layer with {codec}: {formatBytes(total)}.
+      </p>
+      {(['keys', 'values'] as const).map(side => (
+        <PageSide key={side} side={side} fields={pageFields.filter(field => field.side === side)} total={total} />
+      ))}
+    </details>
+  );
+}
+
+function PageSide({ side, fields, total }: { side: string; fields: readonly PageField[]; total: number }) {
+  return (
+    <section aria-label={side}>
+      <h3>{side}</h3>
+      <div class="page-bar" aria-hidden="true">
+        {fields.map(({ name, bytes }, i) => (
+          <span key={name} class={`part-${i % 4}`} style={{ flexGrow: bytes / total }} />
+        ))}
+      </div>
+      <ul class="page-parts">
+        {fields.map(({ name, bytes, about }, i) => (
+          <li key={name}>
+            <span class={`swatch part-${i % 4}`} /> <strong>{name}</strong> {formatBytes(bytes)}
+            <p class="quiet">{about}</p>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+const sumOf = (fields: readonly PageField[]): number => fields.reduce((sum, { bytes }) => sum + bytes, 0);

@@ -29,7 +29,7 @@ beforeAll(async () => {
   const { status, stdout, stderr } = await kvasir(args('--text', text, '--only-text'), { kvasirCache });
   expect([status, stderr]).toEqual([0, expect.stringMatching(/1 reading/)]);
   path = JSON.parse(stdout).path;
-}, 60_000);
+});
 
 describe('kvasir calibrate', () => {
   it('stores a profile under the fingerprint of the model, and no other file', async () => {

@@ -230,26 +230,22 @@ describe('chats with the same system message', () => {
   const chatOf = (question: string) => [system, { role: 'user', content: question }];
   const tools = [{ type: 'function' as const, function: { name: 'look', parameters: { type: 'object' } } }];
 
-  it.each(matrix(['tq4', 'mead2'], { tq4: 'shared pages' }))(
-    '%s: it is read once, also with tools',
-    { timeout: 60_000 },
-    async kv => {
-      const file = kv.startsWith('mead2') ? mimir : tiny;
-      await using model = await loadModel(file, { device: 'wasm', pageTokens: 16, kv, context: 1024 });
-      for (const prompted of [{}, { tools }]) {
-        const tenant = newTenant();
-        const options = { ...greedy(20), ignoreEos: false, ...prompted };
-        const prompt = model.encodeChat(chatOf(second), prompted);
-        const shared = model.encodeChat(chatOf(first), prompted).findIndex((id, i) => id !== prompt[i]);
-        await model.complete(chatOf(first), { ...options, tenant });
-        const cold = await model.complete(chatOf(second), { ...options, tenant: newTenant() });
-        const warm = await model.complete(chatOf(second), { ...options, tenant });
-        expect(traceOf(warm)).toEqual(traceOf(cold));
-        // All that the chats have in common, unless the first answer has sealed the page in which that ends.
-        expect([shared, wholePages(model, shared)]).toContain(warm.usage.reusedTokens);
-      }
-    },
-  );
+  it.each(matrix(['tq4', 'mead2'], { tq4: 'shared pages' }))('%s: it is read once, also with tools', async kv => {
+    const file = kv.startsWith('mead2') ? mimir : tiny;
+    await using model = await loadModel(file, { device: 'wasm', pageTokens: 16, kv, context: 1024 });
+    for (const prompted of [{}, { tools }]) {
+      const tenant = newTenant();
+      const options = { ...greedy(20), ignoreEos: false, ...prompted };
+      const prompt = model.encodeChat(chatOf(second), prompted);
+      const shared = model.encodeChat(chatOf(first), prompted).findIndex((id, i) => id !== prompt[i]);
+      await model.complete(chatOf(first), { ...options, tenant });
+      const cold = await model.complete(chatOf(second), { ...options, tenant: newTenant() });
+      const warm = await model.complete(chatOf(second), { ...options, tenant });
+      expect(traceOf(warm)).toEqual(traceOf(cold));
+      // All that the chats have in common, unless the first answer has sealed the page in which that ends.
+      expect([shared, wholePages(model, shared)]).toContain(warm.usage.reusedTokens);
+    }
+  });
 });
 
 describe('conversations that keep the cache full', () => {

@@ -8,6 +8,8 @@ import { join } from 'node:path';
 
 export const commit = 'c0ffee'.repeat(7).slice(0, 40);
 export const repo = 'acme/tiny-GGUF';
+/** A connection is cut so much later: fetch discards what has arrived but was not read yet. */
+export const CUT_MS = 300;
 
 export interface FakeFile {
   bytes: Buffer;
@@ -163,6 +165,6 @@ function serveBytes(hub: FakeHub, { bytes }: FakeFile, request: IncomingMessage,
   hub.servedBytes += part.length;
   if (part.length === end - from) return response.end(part);
   return response.write(part, () => {
-    if (disconnectAt <= hub.hangAfter) setTimeout(() => response.destroy(), 20); // after the bytes are sent
+    if (disconnectAt <= hub.hangAfter) setTimeout(() => response.destroy(), CUT_MS);
   });
 }

@@ -6,6 +6,7 @@ import { type PullOptions, pull } from '../hub.ts';
 import { fingerprintFile } from '../model/fingerprint.ts';
 import { CapacityError, FormatError, InputError, NetworkError } from '../util/errors.ts';
 import {
+  CUT_MS,
   commit,
   type FakeFile,
   type FakeHub,
@@ -199,7 +200,7 @@ describe('an unreliable connection', () => {
     const honest: FakeHub['storeFaults'][number] = (request, response) => {
       void request;
       response.writeHead(200, { 'content-length': MB });
-      response.write(bytes.subarray(0, 100_000), () => setTimeout(() => response.destroy(), 20));
+      response.write(bytes.subarray(0, 100_000), () => setTimeout(() => response.destroy(), CUT_MS));
     };
     const wrong = respondWith(206, { 'content-range': `bytes 5-${MB - 1}/${MB}` });
     hub.storeFaults = [honest, wrong, respondWith(416)];

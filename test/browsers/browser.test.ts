@@ -125,11 +125,13 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
       },
     );
 
-    itAll('Mimir answers questions as in Node', { timeout: 900_000 }, async () => {
-      expect(await answerQuestions('webgpu', LONG_CASES ? 10 : 1)).toMatchObject({ name: 'webgpu' });
+    // SwiftShader in Chromium takes minutes for it; the tiny model below has as many pages.
+    it.runIf(LONG_CASES)('Mimir answers questions as in Node', { timeout: 900_000 }, async () => {
+      expect(await answerQuestions('webgpu')).toMatchObject({ name: 'webgpu' });
     });
 
-    const brief = { path: '/model.gguf', prompt: 'The mead of poetry.', kv: 'tq4u', maxTokens: 6, pageTokens: 16 };
+    const prompt = 'The mead of poetry. '.repeat(5);
+    const brief = { path: '/model.gguf', prompt, kv: 'tq4u', maxTokens: 6, pageTokens: 16 };
     const long = { ...brief, path: '/mimir.gguf', prompt: 'Tell me a story about a lost teapot.', maxTokens: 200 };
     itAll.each(LONG_CASES ? [brief, { ...long, pageTokens: 64 }] : [brief])(
       '$path generates the same text as in Node',

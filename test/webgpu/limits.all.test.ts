@@ -161,7 +161,7 @@ suite(`kernels fit the limits${typeof found === 'string' ? ` (skipped: ${found})
     await device.dispose();
   };
 
-  it.each(matrix(SPECS, REPRESENTATIVES))('%s: pages, tails, sealing', { timeout: 60_000 }, async spec => {
+  it.each(matrix(SPECS, REPRESENTATIVES))('%s: pages, tails, sealing', async spec => {
     const shape = shapeOf(spec);
     const codec = codecOf(spec, shape);
     const run = (limits: KernelLimits, features: readonly string[], rows: number[], precise = false) =>

@@ -79,20 +79,15 @@ describe('what is not enforced is refused', () => {
 });
 
 describe('hostile schemas take bounded time', () => {
-  it.each(hostile.map(schema => [JSON.stringify(schema).slice(0, 60), schema] as const))(
-    '%s',
-    { timeout: 30_000 },
-    (_name, schema) => {
-      const validate = ajv.compile(schema);
-      const text = write(schema, 1);
-      if (text !== undefined) expect(validate(JSON.parse(text)), text.slice(0, 200)).toBe(true);
-    },
-  );
+  it.each(hostile.map(schema => [JSON.stringify(schema).slice(0, 60), schema] as const))('%s', (_name, schema) => {
+    const validate = ajv.compile(schema);
+    const text = write(schema, 1);
+    if (text !== undefined) expect(validate(JSON.parse(text)), text.slice(0, 200)).toBe(true);
+  });
 });
 
 it.each(tooLarge.map(schema => [JSON.stringify(schema).slice(0, 60), schema] as const))(
   'too large: %s',
-  { timeout: 60_000 },
   (_name, schema) => {
     const started = cpuTime();
     expect(() => schemaGrammar(schema)).toThrow(InputError);

@@ -74,7 +74,7 @@ const messages = [{ role: 'user', content: 'Use a tool.' }];
 
 it('there are twenty', () => expect(list.length).toBe(20));
 
-it('auto: no 400, and the notice names what is not enforced', { timeout: 60_000 }, async () => {
+it('auto: no 400, and the notice names what is not enforced', async () => {
   const response = await ask('/v1/chat/completions', { messages, tools: list, max_tokens: 8 });
   expect(response.status, await response.clone().text()).toBe(200);
   const notice = response.headers.get('x-kvasir-notice') ?? '';
@@ -92,7 +92,6 @@ for (const [content, bias] of Object.entries(ENDS))
 
 it.each(Object.keys(tools).filter((_, i) => ALL_CASES || i % 4 === 0))(
   '%s: its call satisfies the schema',
-  { timeout: 60_000 },
   async name => {
     const tool_choice = { type: 'function', function: { name } };
     const request = { messages, tools: list, tool_choice, seed: 5, logit_bias, max_tokens: 200 };
@@ -107,7 +106,7 @@ it.each(Object.keys(tools).filter((_, i) => ALL_CASES || i % 4 === 0))(
   },
 );
 
-it("as Anthropic's tools", { timeout: 60_000 }, async () => {
+it("as Anthropic's tools", async () => {
   const anthropic = list.map(({ function: { parameters, ...tool } }) => ({ ...tool, input_schema: parameters }));
   const request = { messages, tools: anthropic, tool_choice: { type: 'tool', name: 'draw' }, max_tokens: 150 };
   const { content, stop_reason } = (await (await ask('/v1/messages', request)).json()) as Json;

@@ -152,7 +152,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await app.kill();
     await page.locator('.badge', { hasText: 'No server' }).waitFor();
     await page.getByRole('button', { name: 'Use this browser' }).click();
-    await page.locator('.facts', { hasText: 'as requested' }).waitFor();
+    await page.locator('.facts', { hasText: 'as requested' }).waitFor({ state: 'attached' });
     await app.revive();
     await page.locator('#composer').press('Enter');
     await visit.answer(2);

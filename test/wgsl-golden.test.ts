@@ -66,11 +66,10 @@ const variantName = (kernel: Kernel) => kernelName(kernel).replaceAll(/\b(?![01]
 /** In this order: a golden has the kernel variants that none before it has. */
 const GOLDENS: Record<string, () => Promise<Kernel[]>> = {
   'one-subgroup-levels': () => attention('tq4'),
-  'one-subgroup-hybrid': () => attention('tq35/f16', 1, WIDE),
+  'one-subgroup-one-bit': () => attention('tq1', 1, WIDE),
   'one-subgroup-fp8': () => attention('fp8'),
   'one-subgroup-blocks': () => attention('q4_0', 1, WIDE),
   'one-subgroup-affine': () => attention('kivi2g32'),
-  'one-subgroup-oaken': () => attention('oaken/f16', 1, WIDE),
   'one-subgroup-book': () => attention('vec-d4b8', 1, WIDE),
   'one-subgroup-spectrum': () => attention('tri16i8/f16'),
   'one-subgroup-matrices': () => attention('f16', 1, { ...WIDE, f16: true, subgroupMatrices: true }),
@@ -78,6 +77,8 @@ const GOLDENS: Record<string, () => Promise<Kernel[]>> = {
   'four-subgroups-additive': () => attention('mead2'),
   'generic-levels': () => attention('tq4', 2, { precise: true, unroll: 1 }),
   'generic-page-relative': () => attention('mead2', 2, { precise: true, unroll: 1 }),
+  'generic-hybrid': () => attention('tq35/f16'),
+  'generic-oaken': () => attention('oaken/f16'),
   'horizontal-fusion-no-subgroups': () =>
     attention('tq4', 1, { precise: true, subgroupSize: 0, horizontalFusion: true }),
   'fused-gemv': () => layer(1),

@@ -6,6 +6,7 @@ import type { KvRun } from '../device.ts';
 import { firstVisible, pagesOf, skippedTokens, visibleSinks } from '../visibility.ts';
 import { PAGES_PER_WORKGROUP } from './kernels/four-subgroups/page-relative.ts';
 import { F16_TOKENS_PER_ROUND } from './kernels/sources.ts';
+import { F16_ITEM, PAGE_ITEM, QUERY_ITEM } from './kernels/work-items.ts';
 import type { GpuBlock } from './pool.ts';
 import { tailSlots } from './tensor.ts';
 
@@ -125,33 +126,50 @@ export function buildAttentionTable(
       for (let u = 0; u < pageSplits; u++) {
         const page = firstPage + u * split;
         const start = (view.firstLeaf + page) * pageTokens;
-        pageItems.push([
-          row + first,
-          n,
-          list + page,
-          Math.min(split, pageCount - page),
-          Math.max(0, skip - page * pageTokens),
-          pageStates + u,
-          pageSplits,
-          view.firstLeaf + page,
-          Math.max(0, unread - page),
-          windowStart - start,
-        ]);
+        pageItems.push(
+          PAGE_ITEM.write({
+            row: row + first,
+            rows: n,
+            slots: list + page,
+            rounds: Math.min(split, pageCount - page),
+            skippedTokens: Math.max(0, skip - page * pageTokens),
+            firstState: pageStates + u,
+            stateStride: pageSplits,
+            firstPage: view.firstLeaf + page,
+            firstRound: Math.max(0, unread - page),
+            windowStart: windowStart - start,
+          }),
+        );
       }
       for (let page = firstPage; pageSplits > 0 && page < pageCount; page += PAGES_PER_WORKGROUP)
-        pageQueries.push([
-          row + first,
-          n,
-          pageStates * split + page - firstPage,
-          pageSplits * split,
-          Math.min(PAGES_PER_WORKGROUP, pageCount - page),
-          view.firstLeaf + page,
-        ]);
+        pageQueries.push(
+          QUERY_ITEM.write({
+            row: row + first,
+            rows: n,
+            target: pageStates * split + page - firstPage,
+            targetStride: pageSplits * split,
+            pages: Math.min(PAGES_PER_WORKGROUP, pageCount - page),
+            firstPage: view.firstLeaf + page,
+          }),
+        );
       const addF16 = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
         const tokens = Math.min(F16_SPLIT_TOKENS, end + (sink ? 0 : n - 1) - from);
         const isVisible = from + tokens > windowStart;
         const rounds = isVisible ? Math.max(0, Math.ceil(tokens / F16_TOKENS_PER_ROUND)) : 0;
-        f16Items.push([row + first, n, sink, rounds, slot, f16States + at + u, f16Splits, from, end, windowStart]);
+        f16Items.push(
+          F16_ITEM.write({
+            row: row + first,
+            rows: n,
+            isSinks: sink,
+            rounds,
+            slots: slot,
+            firstState: f16States + at + u,
+            stateStride: f16Splits,
+            firstToken: from,
+            endToken: end,
+            windowStart,
+          }),
+        );
       };
       for (let u = 0; u < sinkSplits; u++)
         addF16(1, (view.sinkBlock as GpuBlock).slot, u, u * F16_SPLIT_TOKENS, sinkCount, 0);

@@ -13,9 +13,8 @@ import type * as oneSubgroup from './kernels/one-subgroup/attend.ts';
 import * as codebook from './kernels/one-subgroup/codebook.ts';
 import { floatRowKeys, floatRowValues } from './kernels/one-subgroup/float-rows.ts';
 import { ggmlBlockKeys, ggmlBlockValues } from './kernels/one-subgroup/ggml-blocks.ts';
-import { hybridKeys, hybridValues } from './kernels/one-subgroup/hybrid.ts';
 import * as int8Levels from './kernels/one-subgroup/int8-levels.ts';
-import { oakenKeys, oakenValues } from './kernels/one-subgroup/oaken.ts';
+import { oneBitKeys, oneBitValues } from './kernels/one-subgroup/one-bit.ts';
 import { spectrumKeys } from './kernels/one-subgroup/spectrum.ts';
 import { subgroupMatrixKeys, subgroupMatrixValues } from './kernels/one-subgroup/subgroup-matrix.ts';
 import { columnTableOffset, lookupTables, transpose } from './kernels/tables.ts';
@@ -59,8 +58,7 @@ const ONE_SUBGROUP_KEYS: readonly StageFactory<oneSubgroup.KeyStage>[] = [
   int8Levels.levelPairKeys,
   affineKeys,
   ggmlBlockKeys,
-  oakenKeys,
-  hybridKeys,
+  oneBitKeys,
   codebook.codebookKeys,
   spectrumKeys,
 ];
@@ -69,8 +67,7 @@ const ONE_SUBGROUP_VALUES: readonly StageFactory<oneSubgroup.ValueStage>[] = [
   int8Levels.levelValues,
   affineValues,
   ggmlBlockValues,
-  oakenValues,
-  hybridValues,
+  oneBitValues,
   codebook.codebookValues,
 ];
 const FOUR_SUBGROUP_KEYS: readonly StageFactory<fourSubgroups.KeyStage>[] = [mixed.mixedKeys, additive.additiveKeys];

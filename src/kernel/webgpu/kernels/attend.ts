@@ -15,13 +15,13 @@
 
 import { type BufferBinding, type Kernel, type Param, readBuffer, u32, usedBuffers, writeBuffer } from '../kernel.ts';
 import { type PageShape, WORKGROUP_SIZE } from './shape.ts';
-import { each, maxOf4 } from './snippets.ts';
+import { maxOf4 } from './snippets.ts';
 import { stateFloats } from './transform.ts';
+import { unroll } from './unroll.ts';
+import { PAGE_ITEM } from './work-items.ts';
 
 /** Lanes per query in step 2: tokens 4 g to 4 g + 3 belong to lane g mod 32. */
 const LANES_PER_QUERY = 32;
-/** Words per item. */
-export const ITEM_WORDS = 10;
 /** Score of a token that a query does not see. */
 export const MASKED = '-3e38';
 
@@ -44,9 +44,11 @@ interface Stage {
   dim: number;
   /** WGSL functions and module variables. */
   text(Q: number): string;
+  /** The same, declared once where both stages have it. */
+  shared?: string;
   /** Statements before the first page: all lanes fill lookup tables. */
   setup?: string;
-  /** Statements at the start of a page, for all lanes; may contain barriers. */
+  /** Statements before the sums of a page, for all lanes; may contain barriers. */
   begin?(Q: number): string;
 }
 
@@ -64,7 +66,7 @@ export interface KeyStage extends Stage {
   parts: number;
   sums(Q: number): string;
   /** Scores of query q with tokens 4 g to 4 g + 3, from `dots`, the sums of their parts. */
-  score(chunk: number): string;
+  score: string;
 }
 
 export interface ValueStage extends Stage {
@@ -72,7 +74,7 @@ export interface ValueStage extends Stage {
    * Stores `weights`, the probabilities of query q for tokens 4 g to 4 g + 3 (the largest of the page is 1), times
    * `page_factor`.
    */
-  storeProbabilities(Q: number, chunk: number): string;
+  storeProbabilities(Q: number): string;
   /**
    * Partial output sums per dim, in different lanes: declared, rescaled by `factors[q]` and accumulated, then stored by
    * add_output(q, i, sum).
@@ -102,13 +104,12 @@ export interface SourceOf<Keys, Values> {
 export interface Source extends SourceOf<KeyStage, ValueStage> {
   /** Index of the first round. */
   firstRound: string;
-  /** Whether query q sees token $t. */
-  visible: string;
+  /** Whether query q sees token t. */
+  visible(t: string): string;
 }
 
 /**
- * Words of an item: row, rows, [source], rounds, [source], first state, states between rows, [source], [source], the start
- * of the first row's window (i32).
+ * Items are those of work-items.ts.
  * `parts`: workgroups that share the query heads of a KV head, where one cannot hold all of them.
  */
 export function attend(source: Source, shape: AttendShape, rows: number, parts = 1): Kernel {
@@ -127,18 +128,19 @@ export function attend(source: Source, shape: AttendShape, rows: number, parts =
   const lanesPerMax = subgroupSize >= 4 && LANES_PER_QUERY % subgroupSize === 0 ? subgroupSize : 1;
   const maximaPerQuery = LANES_PER_QUERY / lanesPerMax;
   const scratch = Math.max(keys.parts * stride, Q * C);
-  const pairs = (text: (k: number) => string) =>
-    each(
-      perLane,
-      k =>
-        `{ let n = lane + ${k * WORKGROUP_SIZE}; let q = n / ${LANES_PER_QUERY}; let query_lane = n % ${LANES_PER_QUERY}; if (q < ${Q}) { ${text(k)} } }`,
-    );
-  const groupsOf = (text: (c: number) => string) =>
-    each(chunks, c =>
-      (P / 4) % LANES_PER_QUERY === 0
-        ? `{ let g = query_lane + ${c * LANES_PER_QUERY}; ${text(c)} }`
-        : `if (query_lane + ${c * LANES_PER_QUERY} < ${P / 4}) { let g = query_lane + ${c * LANES_PER_QUERY}; ${text(c)} }`,
-    );
+  /** Statements for pair `$k` of a lane: a query and one of its 32 lanes. */
+  const eachPair = (text: string) => `@unroll(k, ${perLane}) {{
+      let n = lane + $(k * ${WORKGROUP_SIZE});
+      let q = n / ${LANES_PER_QUERY};
+      let query_lane = n % ${LANES_PER_QUERY};
+      if (q < ${Q}) { ${text} }
+    }}`;
+  /** Statements for chunk `$c` of a pair's tokens: tokens 4 g to 4 g + 3. */
+  const eachChunk = (text: string) => {
+    const g = `query_lane + $(c * ${LANES_PER_QUERY})`;
+    const guard = (P / 4) % LANES_PER_QUERY === 0 ? '' : `if (${g} < ${P / 4}) `;
+    return `@unroll(c, ${chunks}) { ${guard}{ let g = ${g}; ${text} } }`;
+  };
   /** Stores the maximum of a lane or subgroup for the other lanes of the query. */
   const storeMax = (value: string) => `{
       let at = q * ${maximaPerQuery} + query_lane / ${lanesPerMax};
@@ -147,16 +149,15 @@ export function attend(source: Source, shape: AttendShape, rows: number, parts =
   /** Maximum over the stored values; nothing is stored where one subgroup has all lanes of a query. */
   const reduceMax = (laneMax: string) => {
     if (maximaPerQuery === 1) return `let top = ${laneMax};`;
-    const value = (s: number) => `lane_values[q * ${maximaPerQuery / 4} + ${s}]`;
     if (maximaPerQuery < 4)
-      return `let top = max(${each(maximaPerQuery, s => `lane_values[(q * ${maximaPerQuery} + ${s}) / 4][(q * ${maximaPerQuery} + ${s}) % 4]`, ', ')});`;
-    return `var all4 = ${value(0)};
-        ${each(maximaPerQuery / 4 - 1, s => `all4 = max(all4, ${value(s + 1)});`, ' ')}
+      return `let top = max(@list(s, ${maximaPerQuery}, lane_values[(q * ${maximaPerQuery} + $s) / 4][(q * ${maximaPerQuery} + $s) % 4]));`;
+    return `var all4 = lane_values[q * ${maximaPerQuery / 4} + 0];
+        @unroll(s, 1..${maximaPerQuery / 4}) all4 = max(all4, lane_values[q * ${maximaPerQuery / 4} + $s]);
         let top = ${maxOf4('all4')};`;
   };
   const stateOf = (q: string) =>
-    `((data[item + 5] + ${q} / ${G} * data[item + 6]) * ${H} + group.y * ${G} + ${q} % ${G}) * ${stateFloats(C)}`;
-  const body = /* wgsl */ `
+    `((${PAGE_ITEM.at.firstState} + ${q} / ${G} * ${PAGE_ITEM.at.stateStride}) * ${H} + group.y * ${G} + ${q} % ${G}) * ${stateFloats(C)}`;
+  const body = unroll(/* wgsl */ `
 var<private> bank: u32;
 var<workgroup> scratch: array<vec4f, ${Math.ceil(scratch / 4)}>;
 var<workgroup> lane_values: array<vec4f, ${(Q * LANES_PER_QUERY) / 4}>;
@@ -171,76 +172,64 @@ fn add_output(q: u32, i: u32, sum: f32) {
   scratch[at / 4][at % 4] += sum;
 }
 ${capScores()}
+${[...new Set([keys.shared, values.shared])].join('\n')}
 ${keys.text(Q)}
 ${values.text(Q)}
 
 fn main(group: vec3u, lane: u32) {
   bank = lane % 32;
-  let item = p.table + p.items + ${ITEM_WORDS} * group.x;
+  let item = p.table + p.items + ${PAGE_ITEM.words} * group.x;
   let head = group.y${parts > 1 ? ` / ${parts}` : ''};
-  let rows = data[item + 1];
+  let rows = ${PAGE_ITEM.at.rows};
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   for (var at = lane; at < ${Q * keys.loadedWords}; at += ${WORKGROUP_SIZE}) {
     let q = at / ${keys.loadedWords};
     let n = at % ${keys.loadedWords};
-    let row = data[item] + min(q / ${G}, rows - 1);
+    let row = ${PAGE_ITEM.at.row} + min(q / ${G}, rows - 1);
     let origin = (row * ${H} + group.y * ${G} + q % ${G}) * ${keys.queryWords};
     ${keys.load(Q)}
   }
-  ${each(perLane, k => `var m${k} = ${MASKED}; var l${k} = 0.0;`)}
+  @unroll(k, ${perLane}) { var m$k = ${MASKED}; var l$k = 0.0; }
   ${keys.declare ?? ''}
   ${values.declare(Q)}
   workgroupBarrier();
 
-  for (var page = ${source.firstRound}; page < data[item + 3]; page++) {
+  for (var page = ${source.firstRound}; page < ${PAGE_ITEM.at.rounds}; page++) {
     ${source.begin}
     ${keys.begin?.(Q) ?? ''}
-    ${values.begin?.(Q) ?? ''}
     // 1. dot products of the keys with all queries
     ${keys.sums(Q)}
     // 2. unnormalized probabilities (online softmax)
     workgroupBarrier();
-    ${each(perLane, k => `var top${k} = ${MASKED}; ${each(chunks, c => `var s${k}_${c} = vec4f(${MASKED});`, ' ')}`)}
-    ${pairs(
-      k => `
+    @unroll(k, ${perLane}) { var top$k = ${MASKED}; @unroll(c, ${chunks}) var s$k_$c = vec4f(${MASKED}); }
+    ${eachPair(`
       var top4 = vec4f(${MASKED});
-      ${groupsOf(
-        c => `
-        let dots = ${each(keys.parts, part => `scratch[${(part * stride) / 4} + q * ${P / 4} + g]`, ' + ')};
-        var scores = ${keys.score(c)};
+      ${eachChunk(`
+        let dots = @sum(i, ${keys.parts}, scratch[$(i * ${stride / 4}) + q * ${P / 4} + g]);
+        var scores = ${keys.score};
         if (p.softcap > 0.0) { scores = cap_scores(scores); }
         let t0 = 4 * g;
-        s${k}_${c} = select(vec4f(${MASKED}), scores, vec4<bool>(${each(4, j => source.visible.replaceAll('$t', `(t0 + ${j})`), ', ')}));
-        top4 = max(top4, s${k}_${c});`,
-      )}
-      top${k} = ${maxOf4('top4')};`,
-    )}
-    ${lanesPerMax > 1 ? each(perLane, k => `top${k} = subgroupMax(top${k});`) : ''}
-    ${
-      maximaPerQuery > 1
-        ? `${pairs(k => storeMax(`top${k}`))}
-    workgroupBarrier();`
-        : ''
-    }
-    ${pairs(
-      k => `
-      ${reduceMax(`top${k}`)}
-      let m = max(m${k}, top);
-      let factor = exp(m${k} - m);
+        s$k_$c = select(vec4f(${MASKED}), scores, vec4<bool>(@list(j, 4, ${source.visible('(t0 + $j)')})));
+        top4 = max(top4, s$k_$c);`)}
+      top$k = ${maxOf4('top4')};`)}
+    ${lanesPerMax > 1 ? `@unroll(k, ${perLane}) top$k = subgroupMax(top$k);` : ''}
+    ${maximaPerQuery > 1 ? `${eachPair(storeMax('top$k'))} workgroupBarrier();` : ''}
+    ${eachPair(`
+      ${reduceMax('top$k')}
+      let m = max(m$k, top);
+      let factor = exp(m$k - m);
       let page_factor = exp(top - m);
       var sum = 0.0;
-      ${groupsOf(
-        c => `
-        let weights = select(exp(s${k}_${c} - top), vec4f(0.0), s${k}_${c} < vec4f(-1e38));
+      ${eachChunk(`
+        let weights = select(exp(s$k_$c - top), vec4f(0.0), s$k_$c < vec4f(-1e38));
         sum += (weights.x + weights.y) + (weights.z + weights.w);
-        ${values.storeProbabilities(Q, c)}`,
-      )}
-      l${k} = fma(l${k}, factor, sum * page_factor);
-      m${k} = m;
-      if (query_lane == 0) { factors[q] = factor; }`,
-    )}
+        ${values.storeProbabilities(Q)}`)}
+      l$k = fma(l$k, factor, sum * page_factor);
+      m$k = m;
+      if (query_lane == 0) { factors[q] = factor; }`)}
     workgroupBarrier();
+    ${values.begin?.(Q) ?? ''}
     // 3. values, weighted by the probabilities
     ${values.sum(Q)}
   }
@@ -260,7 +249,9 @@ fn main(group: vec3u, lane: u32) {
     }
   }
   workgroupBarrier();
-  ${pairs(k => `lane_values[q * ${LANES_PER_QUERY / 4} + query_lane / 4][query_lane % 4] = l${k}; if (query_lane == 0) { factors[q] = m${k}; }`)}
+  ${eachPair(`
+      lane_values[q * ${LANES_PER_QUERY / 4} + query_lane / 4][query_lane % 4] = l$k;
+      if (query_lane == 0) { factors[q] = m$k; }`)}
   workgroupBarrier();
   if (lane < ${Q} && lane / ${G} < rows) {
     var l = lane_values[lane * ${LANES_PER_QUERY / 4}];
@@ -269,7 +260,7 @@ fn main(group: vec3u, lane: u32) {
     states[at] = factors[lane];
     states[at + 1] = (l.x + l.y) + (l.z + l.w);
   }
-}`;
+}`);
   const bindings = usedBuffers([...source.buffers, ...(keys.buffers ?? [])], `${source.begin}${body}`);
   return {
     name: `attend ${source.name} ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads} in ${lanesPerMax}${parts > 1 ? `, ${parts} parts` : ''}`,

@@ -8,10 +8,10 @@ import type { PageEncoding, PageLayout } from '../../page-layout.ts';
 import type { KeyStage, ValueStage } from './attend.ts';
 import { readFour } from './grid.ts';
 import { blockStart, pageStart } from './names.ts';
+import { outlierMap } from './oaken.ts';
 import { type DimOrder, pageReader, sequentialDims } from './page-reader.ts';
 import { pageRelativeQueryLoader } from './page-relative.ts';
 import { type PageShape, WORKGROUP_SIZE } from './shape.ts';
-import { each } from './snippets.ts';
 import { encodingTableOffset } from './tables.ts';
 
 /** Lanes per token where eight dims are read at a time, and per dim where four tokens are. */
@@ -34,6 +34,8 @@ export interface Floats {
   text: string;
   setup: string;
   begin: string;
+  /** Declarations that the other side may have too. */
+  shared?: string;
 }
 
 interface Query {
@@ -64,28 +66,31 @@ export function floatKeys(floats: Floats, query: Query): KeyStage {
   const rounds = Math.ceil(P / LANES);
   const chunks = Math.ceil(P / 4 / 32);
   const E = Math.ceil(C / 8);
-  /** Half h of eight c of query q. Dims past the last are not in memory. */
-  const half = (Q: number, c: string, q: number, h: number) => {
-    const at = `query[(${c} * ${Q} + ${q}) * 2 + ${h}]`;
+  /** Half h of eight c of query `$q`. Dims past the last are not in memory. */
+  const half = (Q: number, c: string, h: number) => {
+    const at = `query[(${c} * ${Q} + $q) * 2 + ${h}]`;
     return C % 8 === 0 ? at : `select(vec4f(0.0), ${at}, vec4u(8 * ${c} + ${4 * h}) + vec4u(0, 1, 2, 3) < vec4u(${C}))`;
   };
   const eights = (Q: number) => `{
       let part = lane % ${PARTS};
-      ${each(rounds, k => `let t${k} = min(lane / ${PARTS} + ${k * LANES}, ${P - 1}u); ${each(Q, q => `var a${k}_${q} = 0.0;`, ' ')}`)}
-      for (var first_eight = part; first_eight < ${E}; first_eight += ${2 * PARTS}) {
-        ${each(2, u => `let c${u} = min(first_eight + ${u * PARTS}, ${E - 1}u); ${each(rounds, k => `let e${k}_${u} = ${call} t${k}, c${u});`, ' ')}`)}
-        ${each(
-          2,
-          u => `if (first_eight + ${u * PARTS} < ${E}) {
-        ${each(Q, q => `let x${q} = ${half(Q, `c${u}`, q, 0)}; let y${q} = ${half(Q, `c${u}`, q, 1)};`)}
-        ${each(
-          rounds,
-          k => `${each(4, j => each(Q, q => `a${k}_${q} = fma(x${q}[${j}], e${k}_${u}.low[${j}], a${k}_${q});`, ' '))}
-        ${each(4, j => each(Q, q => `a${k}_${q} = fma(y${q}[${j}], e${k}_${u}.high[${j}], a${k}_${q});`, ' '))}`,
-        )} }`,
-        )}
+      @unroll(k, ${rounds}) {
+        let t$k = min(lane / ${PARTS} + $(k * ${LANES}), ${P - 1}u);
+        @unroll(q, ${Q}) var a$k_$q = 0.0;
       }
-      ${each(rounds, k => each(Q, q => `store_sum(part, ${q}, t${k}, a${k}_${q});`, ' '))}
+      for (var first_eight = part; first_eight < ${E}; first_eight += ${2 * PARTS}) {
+        @unroll(u, 2) {
+          let c$u = min(first_eight + $(u * ${PARTS}), ${E - 1}u);
+          @unroll(k, ${rounds}) let e$k_$u = ${call} t$k, c$u);
+        }
+        @unroll(u, 2) if (first_eight + $(u * ${PARTS}) < ${E}) {
+          @unroll(q, ${Q}) { let x$q = ${half(Q, 'c$u', 0)}; let y$q = ${half(Q, 'c$u', 1)}; }
+          @unroll(k, ${rounds}) {
+            @unroll(j, 4) @unroll(q, ${Q}) a$k_$q = fma(x$q[$j], e$k_$u.low[$j], a$k_$q);
+            @unroll(j, 4) @unroll(q, ${Q}) a$k_$q = fma(y$q[$j], e$k_$u.high[$j], a$k_$q);
+          }
+        }
+      }
+      @unroll(k, ${rounds}) @unroll(q, ${Q}) store_sum(part, $q, t$k, a$k_$q);
     }`;
   const meanScores = (Q: number, { offset, dims }: NonNullable<Query['means']>) => `
     for (var q = lane; q < ${Q}; q += ${WORKGROUP_SIZE}) {
@@ -97,16 +102,18 @@ export function floatKeys(floats: Floats, query: Query): KeyStage {
     }`;
   const fours = (Q: number) => `{
       let part = lane / 32;
-      ${each(chunks, c => `let g${c} = min(lane % 32 + ${32 * c}, ${P / 4 - 1}u); ${each(Q, q => `var a${c}_${q} = vec4f(0.0);`, ' ')}`)}
-      for (var i = part * ${Math.ceil(C / PARTS)}; i < min(${C}u, (part + 1) * ${Math.ceil(C / PARTS)}); i++) {
-        ${each(Math.ceil(Q / 4), v => `let x${v} = query[i * ${Math.ceil(Q / 4)} + ${v}];`, ' ')}
-        ${each(
-          chunks,
-          c => `{ let e = ${call} i, g${c});
-        ${each(Q, q => `a${c}_${q} = fma(vec4f(x${q >> 2}[${q & 3}]), e, a${c}_${q});`, ' ')} }`,
-        )}
+      @unroll(c, ${chunks}) {
+        let g$c = min(lane % 32 + $(32 * c), ${P / 4 - 1}u);
+        @unroll(q, ${Q}) var a$c_$q = vec4f(0.0);
       }
-      ${each(chunks, c => each(Q, q => `store_sums4(part, ${q}, g${c}, a${c}_${q});`, ' '))}
+      for (var i = part * ${Math.ceil(C / PARTS)}; i < min(${C}u, (part + 1) * ${Math.ceil(C / PARTS)}); i++) {
+        @unroll(v, ${Math.ceil(Q / 4)}) let x$v = query[i * ${Math.ceil(Q / 4)} + $v];
+        @unroll(c, ${chunks}) {{
+          let e = ${call} i, g$c);
+          @unroll(q, ${Q}) a$c_$q = fma(vec4f(x$[q]), e, a$c_$q);
+        }}
+      }
+      @unroll(c, ${chunks}) @unroll(q, ${Q}) store_sums4(part, $q, g$c, a$c_$q);
     }`;
   return {
     name,
@@ -115,11 +122,12 @@ export function floatKeys(floats: Floats, query: Query): KeyStage {
     loadedWords: C,
     parts: PARTS,
     setup: floats.setup,
+    shared: floats.shared,
     begin: Q => `${floats.begin} ${query.means ? meanScores(Q, query.means) : ''}`,
     text: Q => `${floats.text}\n${queryText(C, Q, by)}${query.means ? `\n${meanScoresText(Q)}` : ''}`,
     load: Q => `${queryComponent(floats, Q)} = ${query.at};`,
     sums: by === 'eight' ? eights : fours,
-    score: () => (query.means ? scoreWithMean(floats) : `dots * ${scale}`),
+    score: query.means ? scoreWithMean(floats) : `dots * ${scale}`,
   };
 }
 
@@ -130,6 +138,7 @@ export function floatValues(floats: Floats): ValueStage {
     name,
     dim: C,
     setup: floats.setup,
+    shared: floats.shared,
     begin: () => floats.begin,
   };
   if (by === 'eight') {
@@ -138,44 +147,39 @@ export function floatValues(floats: Floats): ValueStage {
     // Several calls per lane where a row has more than 8 x 128 dims.
     const columns = Math.ceil(row / WORKGROUP_SIZE);
     const slot = shares > 1 ? `lane / ${row}` : '0u';
-    const chunk = (j: number) => (shares > 1 ? `lane % ${row}` : `lane + ${j * WORKGROUP_SIZE}`);
+    const chunk = shares > 1 ? `lane % ${row}` : `lane + $(j * ${WORKGROUP_SIZE})`;
     return {
       ...common,
       shares,
       share: slot,
       text: Q => `${floats.text}\nvar<workgroup> probabilities: array<vec4f, ${P * V(Q)}>;`,
       storeProbabilities: Q => `let w = weights * (${scale}) * page_factor;
-        ${each(4, j => `probabilities[(4 * g + ${j}) * ${V(Q)} + q / 4][q % 4] = w[${j}];`)}`,
+        @unroll(j, 4) probabilities[(4 * g + $j) * ${V(Q)} + q / 4][q % 4] = w[$j];`,
       declare: Q =>
-        each(columns, j => each(Q, q => `var low${j}_${q} = vec4f(0.0); var high${j}_${q} = vec4f(0.0);`, ' ')),
+        `@unroll(j, ${columns}) @unroll(q, ${Q}) { var low$j_$q = vec4f(0.0); var high$j_$q = vec4f(0.0); }`,
       sum: Q => `{
       let slot = ${slot};
-      ${each(columns, j => each(Q, q => `low${j}_${q} *= factors[${q}]; high${j}_${q} *= factors[${q}];`, ' '))}
+      @unroll(j, ${columns}) @unroll(q, ${Q}) { low$j_$q *= factors[$q]; high$j_$q *= factors[$q]; }
       for (var next_token = slot; next_token < select(0u, ${P}u, slot < ${shares}); next_token += ${shares * PREFETCH}) {
-        ${each(
-          columns,
-          j => `if (${chunk(j)} < ${row}) {
-        ${each(PREFETCH, u => `let e${u} = ${call} min(next_token + ${u * shares}, ${P - 1}u), ${chunk(j)});`)}
-        ${each(
-          PREFETCH,
-          u => `if (next_token + ${u * shares} < ${P}) {
-        ${each(V(Q), v => `let w${v} = probabilities[(next_token + ${u * shares}) * ${V(Q)} + ${v}];`, ' ')}
-        ${each(Q, q => `low${j}_${q} = fma(vec4f(w${q >> 2}[${q & 3}]), e${u}.low, low${j}_${q}); high${j}_${q} = fma(vec4f(w${q >> 2}[${q & 3}]), e${u}.high, high${j}_${q});`)} }`,
-        )} }`,
-        )}
+        @unroll(j, ${columns}) if (${chunk} < ${row}) {
+          @unroll(u, ${PREFETCH}) let e$u = ${call} min(next_token + $(u * ${shares}), ${P - 1}u), ${chunk});
+          @unroll(u, ${PREFETCH}) if (next_token + $(u * ${shares}) < ${P}) {
+            @unroll(v, ${V(Q)}) let w$v = probabilities[(next_token + $(u * ${shares})) * ${V(Q)} + $v];
+            @unroll(q, ${Q}) {
+              low$j_$q = fma(vec4f(w$[q]), e$u.low, low$j_$q);
+              high$j_$q = fma(vec4f(w$[q]), e$u.high, high$j_$q);
+            }
+          }
+        }
       }
     }`,
-      addOutput: Q =>
-        each(
-          columns,
-          j => `if (${slot} < ${shares} && ${chunk(j)} < ${row}) {
-    let first = vec2u(${dimOrder.first(chunk(j), 0)}, ${dimOrder.first(chunk(j), 1)});
+      addOutput: Q => `@unroll(j, ${columns}) if (${slot} < ${shares} && ${chunk} < ${row}) {
+    let first = vec2u(${dimOrder.first(chunk, 0)}, ${dimOrder.first(chunk, 1)});
     for (var k = 0u; k < 4; k++) {
-      ${each(Q, q => `if (first.x + k < ${C}) { add_output(${q}, first.x + k, low${j}_${q}[k]); }`)}
-      ${each(Q, q => `if (first.y + k < ${C}) { add_output(${q}, first.y + k, high${j}_${q}[k]); }`)}
+      @unroll(q, ${Q}) if (first.x + k < ${C}) { add_output($q, first.x + k, low$j_$q[k]); }
+      @unroll(q, ${Q}) if (first.y + k < ${C}) { add_output($q, first.y + k, high$j_$q[k]); }
     }
   }`,
-        ),
     };
   }
   const columns = Math.ceil(C / LANES);
@@ -185,26 +189,20 @@ export function floatValues(floats: Floats): ValueStage {
     share: `lane % ${PARTS}`,
     text: Q => `${floats.text}\nvar<workgroup> probabilities: array<vec4f, ${(Q * P) / 4}>;`,
     storeProbabilities: () => `probabilities[q * ${P / 4} + g] = weights * (${scale}) * page_factor;`,
-    declare: Q => each(Q, q => each(columns, k => `var o${q}_${k} = 0.0;`, ' ')),
+    declare: Q => `@unroll(q, ${Q}) @unroll(k, ${columns}) var o$q_$k = 0.0;`,
     sum: Q => `{
-      ${each(Q, q => each(columns, k => `o${q}_${k} *= factors[${q}];`, ' '))}
+      @unroll(q, ${Q}) @unroll(k, ${columns}) o$q_$k *= factors[$q];
       for (var g = lane % ${PARTS}; g < ${P / 4}; g += ${PARTS}) {
-        ${each(Q, q => `let w${q} = probabilities[${(q * P) / 4} + g];`, ' ')}
-        ${each(
-          columns,
-          k => `{ let e = ${call} min(lane / ${PARTS} + ${k * LANES}, ${C - 1}u), g);
-        ${each(Q, q => `o${q}_${k} = fma(w${q}.x, e.x, fma(w${q}.y, e.y, fma(w${q}.z, e.z, fma(w${q}.w, e.w, o${q}_${k}))));`)} }`,
-        )}
+        @unroll(q, ${Q}) let w$q = probabilities[$(q * ${P / 4}) + g];
+        @unroll(k, ${columns}) {{
+          let e = ${call} min(lane / ${PARTS} + $(k * ${LANES}), ${C - 1}u), g);
+          @unroll(q, ${Q}) o$q_$k = fma(w$q.x, e.x, fma(w$q.y, e.y, fma(w$q.z, e.z, fma(w$q.w, e.w, o$q_$k))));
+        }}
       }
     }`,
-    addOutput: Q =>
-      each(columns, k =>
-        each(
-          Q,
-          q =>
-            `if (lane / ${PARTS} + ${k * LANES} < ${C}) { add_output(${q}, lane / ${PARTS} + ${k * LANES}, o${q}_${k}); }`,
-        ),
-      ),
+    addOutput: Q => `@unroll(k, ${columns}) @unroll(q, ${Q}) if (lane / ${PARTS} + $(k * ${LANES}) < ${C}) {
+    add_output($q, lane / ${PARTS} + $(k * ${LANES}), o$q_$k);
+  }`,
   };
 }
 
@@ -221,7 +219,8 @@ function pageFloats(side: 'key' | 'value', name: string, layout: PageLayout, sha
     scale: `${side}_scales(${pageStart(side)}, head, g)`,
     text: reader.text,
     setup: reader.setup ?? '',
-    // After the previous round is done.
+    shared: oaken ? outlierMap(shape) : undefined,
+    // After the other side has used the map.
     begin: oaken
       ? `workgroupBarrier(); ${side}_mark(${pageStart(side)}, head, ${blockStart(side)}, lane); workgroupBarrier();`
       : '',
@@ -260,23 +259,21 @@ function spectrumSums(
     sums: (Q: number) => `{
       let part = lane / 32;
       let g = min(lane % 32, ${P / 4 - 1}u);
-      ${each(Q, q => `var a${q} = vec4f(0.0);`, ' ')}
+      @unroll(q, ${Q}) var a$q = vec4f(0.0);
       for (var slot = part; slot < ${keptPairs}; slot += ${PARTS}) {
         let pairs = key_four_pairs(${blockStart('key')}, slot, g);
         let cosines = ${signed('cosines')};
         let sines = ${signed('sines')};
-        ${each(
-          4,
-          j => `{
-          let rotation_at = ${tableOffset} + 2 * ((4 * g + ${j}) * ${D / 2} + pairs[${j}]);
+        @unroll(j, 4) {{
+          let rotation_at = ${tableOffset} + 2 * ((4 * g + $j) * ${D / 2} + pairs[$j]);
           let rotation = vec2f(bitcast<f32>(keyTables[rotation_at]), bitcast<f32>(keyTables[rotation_at + 1]));
-          let x = fma(cosines[${j}], rotation.x, -(sines[${j}] * rotation.y));
-          let y = fma(cosines[${j}], rotation.y, sines[${j}] * rotation.x);
-          ${each(Q, q => `a${q}[${j}] = fma(query[2 * pairs[${j}] * ${V(Q)} + ${q >> 2}][${q & 3}], x, fma(query[(2 * pairs[${j}] + 1) * ${V(Q)} + ${q >> 2}][${q & 3}], y, a${q}[${j}]));`)}
-        }`,
-        )}
+          let x = fma(cosines[$j], rotation.x, -(sines[$j] * rotation.y));
+          let y = fma(cosines[$j], rotation.y, sines[$j] * rotation.x);
+          @unroll(q, ${Q}) a$q[$j] = fma(query[2 * pairs[$j] * ${V(Q)} + $(q / 4)][$(q % 4)], x,
+            fma(query[(2 * pairs[$j] + 1) * ${V(Q)} + $(q / 4)][$(q % 4)], y, a$q[$j]));
+        }}
       }
-      ${each(Q, q => `store_sums4(part, ${q}, g, a${q});`, ' ')}
+      @unroll(q, ${Q}) store_sums4(part, $q, g, a$q);
     }`,
   };
 }
@@ -295,7 +292,7 @@ export function pageRelativeKeys(name: string, layout: PageLayout, shape: PageSh
     ...keys,
     ...pageRelative.stage,
     text: Q => `${keys.text(Q)}\n${meanScoresText(Q)}\n${pageRelative.text(Q)}\n${fromCoefficients?.text ?? ''}`,
-    score: () => scoreWithMean(floats),
+    score: scoreWithMean(floats),
     sums: fromCoefficients?.sums ?? keys.sums,
     begin: Q => `
     ${floats.begin}

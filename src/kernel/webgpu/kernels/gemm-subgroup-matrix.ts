@@ -11,7 +11,7 @@ import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { ROW_TILE } from '../weights.ts';
 import { integerText, type MatmulVariant, matmulBindings, storeText, variantName } from './gemv.ts';
 import { groupedBindings, groupedStore, groupedWeights, selectMatrix } from './grouped-gemm.ts';
-import { each } from './snippets.ts';
+import { unroll } from './unroll.ts';
 
 /** Weight rows and rows per tile, and per subgroup. */
 export interface MatrixTile {
@@ -82,54 +82,47 @@ export function gemmSubgroupMatrix(m: MatmulVariant, tile: MatrixTile, count = 1
   const [I, J] = [subgroupRows / SIDE, subgroupOuts / SIDE];
   // With groups of 16, each half of a block has its own scale and minimum.
   const [scales, lows] = m.format.integer!.group === 32 ? ['xx', 'yy'] : ['xy', 'zw'];
-  /** Number lane, T + lane, ... of `all`: weight rows, or vectors of rows. */
-  const shared = (all: number, text: (k: number) => string) =>
-    each(Math.ceil(all / T), k =>
-      T * (k + 1) <= all ? `{ ${text(k)} }` : `if (lane < ${all - T * k}) { ${text(k)} }`,
-    );
-  const weights = (text: (k: number) => string) => shared(N, text);
-  const vectors = (text: (k: number) => string) => shared(4 * B * R, text);
+  /** For number `$k` x T + lane of `all`: weight rows, or vectors of rows. */
+  const shared = (all: number, text: string) => `@unroll(k, ${Math.floor(all / T)}) {{ ${text} }}
+    @unroll(k, ${Math.floor(all / T)}..${Math.ceil(all / T)}) if (lane < ${all % T}) { ${text} }`;
   const fetch = (block: string) => `
-    ${weights(k => each(B, b => `weights${k}_${b} = load_weights(from${k} + min(${block} + ${b}, p.blocks - 1), r${k});`))}
-    ${vectors(k => `row${k} = xh[4 * (row_from${k} + min(${block} + part / 4, p.blocks - 1)) + part % 4];`)}`;
-  const dequantized = (k: number, b: number) => `{
-      let to = (lane + ${T * k}) * ${stride} + ${4 * b};
-      let w = weights${k}_${b};
+    ${shared(N, `@unroll(b, ${B}) weights$k_$b = load_weights(from$k + min(${block} + $b, p.blocks - 1), r$k);`)}
+    ${shared(4 * B * R, `row$k = xh[4 * (row_from$k + min(${block} + part / 4, p.blocks - 1)) + part % 4];`)}`;
+  const dequantize = `@unroll(b, ${B}) {{
+      let to = (lane + $(${T} * k)) * ${stride} + $(4 * b);
+      let w = weights$k_$b;
       let scale = w.scale.${scales};
       let low = w.scale.${lows};
       ws[to] = values(w.a.xy, scale.x, low.x);
       ws[to + 1] = values(w.a.zw, scale.x, low.x);
       ws[to + 2] = values(w.b.xy, scale.y, low.y);
       ws[to + 3] = values(w.b.zw, scale.y, low.y);
-    }`;
+    }}`;
   // Rows past the last block are zeros.
-  const kept = (k: number, block: string) =>
-    B === 1 ? `row${k}` : `select(vec4u(), row${k}, ${block} + part / 4 < p.blocks)`;
+  const kept = (block: string) => (B === 1 ? 'row$k' : `select(vec4u(), row$k, ${block} + part / 4 < p.blocks)`);
   const keep = (block: string) => `
-    ${weights(k => each(B, b => dequantized(k, b)))}
-    ${vectors(k => `xs[(lane / ${4 * B} + ${(T / 4 / B) * k}) * ${stride} + part] = ${kept(k, block)};`)}`;
+    ${shared(N, dequantize)}
+    ${shared(4 * B * R, `xs[(lane / ${4 * B} + $(${T / 4 / B} * k)) * ${stride} + part] = ${kept(block)};`)}`;
   const load = (kind: 'left' | 'right', order: string, from: string, at: string) =>
     `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${SIDE}, ${SIDE}>, ${order}>(&${from}, ${at}, ${stride})`;
-  const products = (half: number) => `{
-      ${each(I, i => `let x${i} = ${load('left', 'row_major', 'xs', `(subgroup_row + ${SIDE * i}) * ${stride} + ${2 * half}`)};`)}
-      ${each(
-        J,
-        j => `{
-        let w = ${load('right', 'col_major', 'ws', `(subgroup_out + ${SIDE * j}) * ${stride} + ${2 * half}`)};
-        ${each(I, i => `sum${i}_${j} = subgroupMatrixMultiplyAccumulate(x${i}, w, sum${i}_${j});`)}
-      }`,
-      )}
+  const products = `@unroll(h, ${2 * B}) {{
+      @unroll(i, ${I}) let x$i = ${load('left', 'row_major', 'xs', `(subgroup_row + $(${SIDE} * i)) * ${stride} + $(2 * h)`)};
+      @unroll(j, ${J}) {{
+        let w = ${load('right', 'col_major', 'ws', `(subgroup_out + $(${SIDE} * j)) * ${stride} + $(2 * h)`)};
+        @unroll(i, ${I}) sum$i_$j = subgroupMatrixMultiplyAccumulate(x$i, w, sum$i_$j);
+      }}
+    }}`;
+  const stored = split
+    ? `subgroupMatrixStore<row_major>(&partial, partial_at + $(${SIDE} * i) * p.columns + $(${SIDE} * j), sum$i_$j, p.columns);`
+    : `
+    workgroupBarrier();
+    subgroupMatrixStore<row_major>(&result, subgroup * ${SIDE * SIDE}, sum$i_$j, ${SIDE});
+    workgroupBarrier();
+    for (var n = lane % ${SUBGROUP_SIZE}; n < ${SIDE * SIDE}; n += ${SUBGROUP_SIZE}) {
+      store(
+        firstOut + subgroup_out + $(${SIDE} * j) + n % ${SIDE}, firstRow + subgroup_row + $(${SIDE} * i) + n / ${SIDE},
+        result[subgroup * ${SIDE * SIDE} + n]);
     }`;
-  const stored = (i: number, j: number) =>
-    split
-      ? `subgroupMatrixStore<row_major>(&partial, partial_at + ${SIDE * i} * p.columns + ${SIDE * j}, sum${i}_${j}, p.columns);`
-      : `
-  workgroupBarrier();
-  subgroupMatrixStore<row_major>(&result, subgroup * ${SIDE * SIDE}, sum${i}_${j}, ${SIDE});
-  workgroupBarrier();
-  for (var n = lane % ${SUBGROUP_SIZE}; n < ${SIDE * SIDE}; n += ${SUBGROUP_SIZE}) {
-    store(firstOut + subgroup_out + ${SIDE * j} + n % ${SIDE}, firstRow + subgroup_row + ${SIDE * i} + n / ${SIDE}, result[subgroup * ${SIDE * SIDE} + n]);
-  }`;
   const input = [readBuffer('xh', 'vec4u')];
   const { params, buffers } = count > 1 ? groupedBindings(input, count) : matmulBindings(m, input);
   return {
@@ -142,7 +135,7 @@ export function gemmSubgroupMatrix(m: MatmulVariant, tile: MatrixTile, count = 1
     size: T,
     subgroupId: true,
     enable: ['f16', 'subgroups', 'chromium_experimental_subgroup_matrix'],
-    body: /* wgsl */ `
+    body: unroll(/* wgsl */ `
 ${count > 1 ? groupedWeights(m, count) : integerText(m)}
 ${split ? '' : count > 1 ? groupedStore(count) : storeText(m)}
 ${dequantizeText(m)}
@@ -155,15 +148,17 @@ fn main(group: vec3u, lane: u32, subgroup: u32) {
   let subgroup_out = subgroup % ${across} * ${subgroupOuts};
   let subgroup_row = subgroup / ${across} * ${subgroupRows};
   let part = lane % ${4 * B};
-  ${each(
-    Math.ceil(N / T),
-    k => `let o${k} = min(firstOut + lane + ${T * k}, outs - 1);
-  let from${k} = o${k} / ${ROW_TILE} * p.blocks;
-  let r${k} = o${k} % ${ROW_TILE};
-  ${each(B, b => `var weights${k}_${b}: Weights;`, ' ')}`,
-  )}
-  ${each(Math.ceil((4 * B * R) / T), k => `let row_from${k} = min(firstRow + lane / ${4 * B} + ${(T / 4 / B) * k}, p.inputs - 1) * p.blocks; var row${k}: vec4u;`)}
-  ${each(I, i => each(J, j => `var sum${i}_${j}: subgroup_matrix_result<f32, ${SIDE}, ${SIDE}>;`, ' '))}
+  @unroll(k, ${Math.ceil(N / T)}) {
+    let o$k = min(firstOut + lane + $(${T} * k), outs - 1);
+    let from$k = o$k / ${ROW_TILE} * p.blocks;
+    let r$k = o$k % ${ROW_TILE};
+    @unroll(b, ${B}) var weights$k_$b: Weights;
+  }
+  @unroll(k, ${Math.ceil((4 * B * R) / T)}) {
+    let row_from$k = min(firstRow + lane / ${4 * B} + $(${T / 4 / B} * k), p.inputs - 1) * p.blocks;
+    var row$k: vec4u;
+  }
+  @unroll(i, ${I}) @unroll(j, ${J}) var sum$i_$j: subgroup_matrix_result<f32, ${SIDE}, ${SIDE}>;
   ${
     split
       ? `let begin = group.z * p.splitBlocks;
@@ -177,12 +172,12 @@ fn main(group: vec3u, lane: u32, subgroup: u32) {
     let next = block + ${B};
     workgroupBarrier();
     ${fetch('next')}
-    ${each(2 * B, products)}
+    ${products}
     workgroupBarrier();
     ${keep('next')}
   }
-  ${each(I, i => each(J, j => stored(i, j)))}
-}`,
+  @unroll(i, ${I}) @unroll(j, ${J}) { ${stored} }
+}`),
   };
 }
 

@@ -5,7 +5,7 @@
 
 import type { PageEncoding } from '../../page-layout.ts';
 import { type PageShape, WORKGROUP_SIZE } from './shape.ts';
-import { each, float } from './snippets.ts';
+import { float } from './snippets.ts';
 
 export type Oaken = PageEncoding & { kind: 'oaken' };
 
@@ -13,8 +13,12 @@ export const BLOCK = 64;
 export const COUNT_IN_LIST = 15;
 export const MAX_CODE = 15;
 
-/** Words of the map. One nibble per value: bit 0 outlier, bit 1 outer, bit 2 negative. */
-export const outlierMapWords = ({ headDim: D, pageTokens: P }: PageShape): number => Math.ceil(D / 8) * P;
+/**
+ * The map, for keys and then for values, since two would not fit into 16 KiB. One nibble per value: bit 0 outlier, bit 1
+ * outer, bit 2 negative.
+ */
+export const outlierMap = ({ headDim: D, pageTokens: P }: PageShape): string =>
+  `var<workgroup> outliers: array<u32, ${Math.ceil(D / 8) * P}>;`;
 
 /** `NAME_mark` fills the map, `single` reads it; a barrier must separate them. */
 export function oakenReader(
@@ -28,7 +32,6 @@ export function oakenReader(
   const blocks = Math.ceil(D / BLOCK);
   const line = Math.ceil(D / 8);
   return /* wgsl */ `
-var<workgroup> ${name}_marks: array<u32, ${outlierMapWords(shape)}>;
 /** Sum of the nibbles of a word, none of which is ${COUNT_IN_LIST}. */
 fn ${name}_nibbles(word: u32) -> u32 {
   let bytes = (word & 0x0f0f0f0f) + ((word >> 4) & 0x0f0f0f0f);
@@ -59,7 +62,7 @@ fn ${name}_list(page: u32, head: u32, block: u32, t: u32) -> u32 {
 }
 fn ${name}_mark(page: u32, head: u32, block: u32, lane: u32) {
   for (var t = lane; t < ${P}; t += ${WORKGROUP_SIZE}) {
-    ${each(line, n => `${name}_marks[t * ${line} + ${n}] = 0;`, ' ')}
+    @unroll(n, ${line}) outliers[t * ${line} + $n] = 0;
     var at = ${name}_list(page, head, block, t);
     for (var b = 0u; b < ${blocks}; b++) {
       var count = ${name}_count(block, t * ${blocks} + b);
@@ -68,7 +71,7 @@ fn ${name}_mark(page: u32, head: u32, block: u32, lane: u32) {
         let entry = read_byte(at);
         at++;
         let i = ${BLOCK} * b + (entry & ${BLOCK - 1});
-        ${name}_marks[t * ${line} + i / 8] |= (1 | ((entry >> 5) & 6)) << (4 * (i % 8));
+        outliers[t * ${line} + i / 8] |= (1 | ((entry >> 5) & 6)) << (4 * (i % 8));
       }
     }
   }
@@ -76,7 +79,7 @@ fn ${name}_mark(page: u32, head: u32, block: u32, lane: u32) {
 ${single(`
   let code = f32(${name}_codes(block, t, i));
   let ranges = page + ${rangesOffset} + 12 * t;
-  let mark = (${name}_marks[t * ${line} + i / 8] >> (4 * (i % 8))) & 7;
+  let mark = (outliers[t * ${line} + i / 8] >> (4 * (i % 8))) & 7;
   if (mark == 0) {
     let low = read_f16(ranges + 4);
     let value = fma(code, (read_f16(ranges + 6) - low) / ${MAX_CODE}.0, low);

@@ -7,7 +7,7 @@
 import type { PageLayout } from '../../page-layout.ts';
 import { readBuffer } from '../kernel.ts';
 import { type PageShape, WORKGROUP_SIZE } from './shape.ts';
-import { each } from './snippets.ts';
+import { PAGE_ITEM } from './work-items.ts';
 
 /** Name of that binding. */
 export const PAGE_ROTATIONS = 'page_rotations';
@@ -16,7 +16,7 @@ export function pageRelativeQueryLoader(layout: PageLayout, { headDim: D }: Page
   const { codedDim: C, queryMatrix, mean, ropeFrequencies, diagonalBlocks = [D] } = layout;
   const pairs = ropeFrequencies!.length;
   const tableFloat = (at: string) => `bitcast<f32>(keyTables[${at}])`;
-  const unroll = diagonalBlocks.every(size => size % 8 === 0) ? 8 : 1;
+  const unrolled = diagonalBlocks.every(size => size % 8 === 0) ? 8 : 1;
   // The matrix is transposed (tables.ts), so that neighbouring lanes read neighbouring words.
   const matrixAt = (i: string) => tableFloat(`${perHead ? `head * ${C * D} + ` : ''}(${i}) * ${C} + n`);
   return {
@@ -40,7 +40,7 @@ ${queryMatrix ? blockOf(diagonalBlocks) : ''}`,
       let pair = n % ${D / 2};
       var both = vec2f(raw_query[2 * n], raw_query[2 * n + 1]);
       if (pair < ${pairs}) {
-        let rotation = ${PAGE_ROTATIONS}[(data[item + 7] + page) * ${pairs} + pair];
+        let rotation = ${PAGE_ROTATIONS}[(${PAGE_ITEM.at.firstPage} + page) * ${pairs} + pair];
         both = vec2f(fma(both.x, rotation.x, both.y * rotation.y), fma(both.y, rotation.x, -(both.x * rotation.y)));
       }
       rotated[2 * n] = both.x;
@@ -48,17 +48,17 @@ ${queryMatrix ? blockOf(diagonalBlocks) : ''}`,
     }
     workgroupBarrier();
     for (var n = lane; n < ${C}; n += ${WORKGROUP_SIZE}) {
-      ${each(Q, q => `var sum${q} = 0.0;`, ' ')}
+      @unroll(q, ${Q}) var sum$q = 0.0;
       ${
         queryMatrix
           ? `let block = block_of(n);
-      for (var i = block.x; i < block.y; i += ${unroll}) {
-        ${each(unroll, u => `let matrix${u} = ${matrixAt(`i + ${u}`)};`)}
-        ${each(Q, q => each(unroll, u => `sum${q} = fma(matrix${u}, rotated[${q * D} + i + ${u}], sum${q});`, ' '))}
+      for (var i = block.x; i < block.y; i += ${unrolled}) {
+        @unroll(u, ${unrolled}) let matrix$u = ${matrixAt('i + $u')};
+        @unroll(q, ${Q}) @unroll(u, ${unrolled}) sum$q = fma(matrix$u, rotated[$(q * ${D}) + i + $u], sum$q);
       }`
-          : each(Q, q => `sum${q} = rotated[${q * D} + n];`, ' ')
+          : `@unroll(q, ${Q}) sum$q = rotated[$(q * ${D}) + n];`
       }
-      ${each(Q, q => `{ let q = ${q}u; let sum = sum${q}; ${store} }`)}
+      @unroll(q, ${Q}) {{ let q = $qu; let sum = sum$q; ${store} }}
     }
     ${
       mean

@@ -18,8 +18,9 @@ import {
   workgroupSum,
 } from './seal-learned.ts';
 import type { PageShape } from './shape.ts';
-import { each, float, toF16, toFp8 } from './snippets.ts';
+import { float, toF16, toFp8 } from './snippets.ts';
 import { encodingTableOffset } from './tables.ts';
+import { unroll } from './unroll.ts';
 
 /** Lanes per workgroup, maximum tokens that share a matrix row, and matrix rows prefetched before the first is used. */
 const TRANSFORM = { lanes: 128, tokens: 8, prefetch: 8 };
@@ -45,12 +46,12 @@ export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
   const T = tokensPerWorkgroup(shape);
   const blockTokens = tailBlockTokens(P);
   const prefetch = D % TRANSFORM.prefetch === 0 ? TRANSFORM.prefetch : 1;
-  const multiply = `${each(T, t => `var sum${t} = 0.0;`, ' ')}
+  const multiply = `@unroll(t, ${T}) var sum$t = 0.0;
     for (var i = 0u; i < ${D}; i += ${prefetch}) {
-      ${each(prefetch, k => `let m${k} = matrix[${perHead ? `head * ${rows * D} + ` : ''}(i + ${k}) * ${rows} + c];`)}
-      ${each(prefetch, k => each(T, t => `sum${t} = fma(m${k}, x[(i + ${k}) * ${T} + ${t}], sum${t});`, ' '))}
+      @unroll(k, ${prefetch}) let m$k = matrix[${perHead ? `head * ${rows * D} + ` : ''}(i + $k) * ${rows} + c];
+      @unroll(k, ${prefetch}) @unroll(t, ${T}) sum$t = fma(m$k, x[(i + $k) * ${T} + $t], sum$t);
     }
-    ${each(T, t => `y[to + ${t * D} + c] = sum${t};`, ' ')}`;
+    @unroll(t, ${T}) y[to + $(t * ${D}) + c] = sum$t;`;
   return {
     name: `transform ${D} ${kvHeads} ${P} ${rows} ${matrix ? 1 : 0}${perHead ? 1 : 0}${mean ? 1 : 0} ${pairs}`,
     summary: 'Sealing, step 1: transforms a page of f16 vectors into the domain of the codec.',
@@ -63,7 +64,7 @@ export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
       writeBuffer('y', 'f32'),
     ],
     size: TRANSFORM.lanes,
-    body: /* wgsl */ `
+    body: unroll(/* wgsl */ `
 var<workgroup> x: array<f32, ${T * D}>;
 fn main(group: vec3u, lane: u32) {
   let head = group.y;
@@ -95,9 +96,9 @@ fn main(group: vec3u, lane: u32) {
   workgroupBarrier();
   let to = ((group.z * ${kvHeads} + head) * ${P} + group.x * ${T}) * ${D};
   for (var c = lane; c < ${D}; c += ${TRANSFORM.lanes}) {
-    ${matrix ? multiply : each(T, t => `y[to + ${t * D} + c] = x[c * ${T} + ${t}];`, ' ')}
+    ${matrix ? multiply : `@unroll(t, ${T}) y[to + $(t * ${D}) + c] = x[c * ${T} + $t];`}
   }
-}`,
+}`),
   };
 }
 

@@ -9,7 +9,7 @@ import { blockStart, pageStart } from './names.ts';
 import { sequentialDims } from './page-reader.ts';
 import { blockOffset, poolLoads } from './pool-loads.ts';
 import type { PageShape } from './shape.ts';
-import { each } from './snippets.ts';
+import { F16_ITEM, PAGE_ITEM } from './work-items.ts';
 
 /** f16 tokens per round: tails and sinks are short. */
 export const F16_TOKENS_PER_ROUND = 32;
@@ -36,19 +36,15 @@ export const PAGE_BUFFERS = [
 
 /** Byte offsets of a page and of the head's block in it. Stages name them by `pageStart` and `blockStart`. */
 export const pageOffsets = (keys: PageLayout, values: PageLayout): string => `
-    let ${pageStart('key')} = data[p.table + data[item + 2] + page] * p.stride;
+    let ${pageStart('key')} = data[p.table + ${PAGE_ITEM.at.slots} + page] * p.stride;
     let ${pageStart('value')} = ${pageStart('key')} + p.valueOffset;
     let ${blockStart('key')} = ${blockOffset(keys, pageStart('key'))};
     let ${blockStart('value')} = ${blockOffset(values, pageStart('value'))};`;
 
 /** The first token of an item's pages that a row reads: sinks and tokens before its window are skipped. */
 export const firstRead = /* wgsl */ `
-fn first_read(item: u32, row: u32) -> i32 { return max(i32(data[item + 4]), i32(data[item + 9]) + i32(row)); }`;
+fn first_read(item: u32, row: u32) -> i32 { return max(i32(${PAGE_ITEM.at.skippedTokens}), i32(${PAGE_ITEM.at.windowStart}) + i32(row)); }`;
 
-/**
- * Source words of an item: first word of the list of slots, tokens to skip, index of the first page, first page to read.
- * Windows start relative to the first page.
- */
 export function attendPages(
   keys: Side<KeyStage>,
   values: Side<ValueStage>,
@@ -66,8 +62,8 @@ export function attendPages(
       keys: { ...keys.stage, text: Q => `${poolLoads}\n${firstRead}\n${keys.stage.text(Q)}` },
       values: values.stage,
       begin: pageOffsets(keys.layout, values.layout),
-      firstRound: 'data[item + 8]',
-      visible: `i32(page * ${P} + $t) >= first_read(item, q / ${shape.group / parts})`,
+      firstRound: PAGE_ITEM.at.firstRound,
+      visible: t => `i32(page * ${P} + ${t}) >= first_read(item, q / ${shape.group / parts})`,
     },
     shape,
     rows,
@@ -100,7 +96,7 @@ ${
   return both;
 }
 fn read_words(sinks: bool, row: u32, c: u32) -> vec4u {
-  return vec4u(${each(4, j => `read_pair(sinks, row, 8 * c + ${2 * j})`, ', ')});
+  return vec4u(@list(j, 4, read_pair(sinks, row, 8 * c + $(2 * j))));
 }`
 }
 fn as_floats(words: vec4u) -> Eight {
@@ -133,12 +129,11 @@ fn value_eight(sinks: bool, start: u32, head: u32, t: u32, c: u32) -> Eight {
       ? [readBuffer('tailPool', 'vec4u'), readBuffer('sinkPool', 'vec4u')]
       : [readBuffer('tailPool', 'u32'), readBuffer('sinkPool', 'u32')],
     begin: `
-    let sinks = data[item + 2] == 1;
-    let start = select(p.table + data[item + 4], data[item + 4] * p.sinkStride / 2, sinks);`,
+    let sinks = ${F16_ITEM.at.isSinks} == 1;
+    let start = select(p.table + ${F16_ITEM.at.slots}, ${F16_ITEM.at.slots} * p.sinkStride / 2, sinks);`,
   };
 }
 
-/** Source words of an item: 0 for a tail and 1 for sinks, list of slots or slot, first token, end of what the first row sees. */
 export function attendF16(shape: AttendShape, rows: number, parts: number): Kernel {
   const { headDim: D, group } = shape;
   const reader = f16Reader(shape);
@@ -167,9 +162,10 @@ export function attendF16(shape: AttendShape, rows: number, parts: number): Kern
       }),
       values: floatValues(floats('value')),
       begin: `${reader.begin}
-    let first = data[item + 7] + page * ${F16_TOKENS_PER_ROUND};`,
+    let first = ${F16_ITEM.at.firstToken} + page * ${F16_TOKENS_PER_ROUND};`,
       firstRound: '0u',
-      visible: `(first + $t < data[item + 8] + select(${row}, 0u, sinks)) & (i32(first + $t) >= i32(data[item + 9] + ${row}))`,
+      visible: t =>
+        `(first + ${t} < ${F16_ITEM.at.endToken} + select(${row}, 0u, sinks)) & (i32(first + ${t}) >= i32(${F16_ITEM.at.windowStart} + ${row}))`,
     },
     shape,
     rows,

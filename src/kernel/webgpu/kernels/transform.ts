@@ -6,7 +6,8 @@
 import { tailBlockTokens } from '../../visibility.ts';
 import { f32, type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { int8Buffers, toInt8 } from './activations.ts';
-import { each, ropeRotate, toF16 } from './snippets.ts';
+import { ropeRotate, toF16 } from './snippets.ts';
+import { unroll } from './unroll.ts';
 
 export const TRANSFORM_WORKGROUP_SIZE = 256;
 /** Words per row: row, first state and number of states of pages, first state and number of states of f16 tokens. */
@@ -76,24 +77,26 @@ function multiply(name: string, from: number, to: number, rows: number, perHead:
   const shares =
     from % Math.floor(TRANSFORM_WORKGROUP_SIZE / lanes) === 0 ? Math.floor(TRANSFORM_WORKGROUP_SIZE / lanes) : 1;
   const share = from / shares;
-  const unroll = share % terms === 0 ? terms : 1;
+  const unrolled = share % terms === 0 ? terms : 1;
   const type = width === 4 ? 'vec4f' : 'f32';
-  const term = (r: number, u: number) => (unroll === 1 ? at('x', `${r * from} + i`) : `x${r}_${u >> 2}[${u & 3}]`);
-  const target = (r: number) => (width === 4 ? `y[${(r * to) / 4} + c]` : at('y', `${r * to} + c`));
+  const term = unrolled === 1 ? at('x', `$(r * ${from}) + i`) : 'x$r_$[u]';
+  const target = width === 4 ? `y[$(r * ${to / 4}) + c]` : at('y', `$(r * ${to}) + c`);
   return /* wgsl */ `
 fn ${name}(kv: u32, lane: u32) {
   let share = lane / ${lanes};
   for (var first = 0u; first < ${to / width}; first += ${lanes}) {
     let c = first + lane % ${lanes};
     let live = share < ${shares} && c < ${to / width};
-    ${each(rows, r => `var sum${r} = ${type}();`, ' ')}
-    for (var i = share * ${share}; i < select(0, (share + 1) * ${share}, live); i += ${unroll}) {
-      ${each(unroll, u => `let m${u} = matrix[${perHead ? `kv * ${(from * to) / width} + ` : ''}(i + ${u}) * ${to / width} + c];`)}
-      ${unroll > 1 ? each(rows, r => each(unroll / 4, u => `let x${r}_${u} = x[(${r * from} + i) / 4 + ${u}];`, ' ')) : ''}
-      ${each(rows, r => each(unroll, u => `sum${r} = fma(m${u}, ${type}(${term(r, u)}), sum${r});`, ' '))}
+    @unroll(r, ${rows}) var sum$r = ${type}();
+    for (var i = share * ${share}; i < select(0, (share + 1) * ${share}, live); i += ${unrolled}) {
+      @unroll(u, ${unrolled}) let m$u = matrix[${perHead ? `kv * ${(from * to) / width} + ` : ''}(i + $u) * ${to / width} + c];
+      ${unrolled > 1 ? `@unroll(r, ${rows}) @unroll(u, ${unrolled / 4}) let x$r_$u = x[($(r * ${from}) + i) / 4 + $u];` : ''}
+      @unroll(r, ${rows}) @unroll(u, ${unrolled}) sum$r = fma(m$u, ${type}(${term}), sum$r);
     }
     for (var current_share = 0u; current_share < ${shares}; current_share++) {
-      if (live && share == current_share) { ${each(rows, r => `${target(r)} = sum${r} + select(${target(r)}, ${type}(), current_share == 0);`, ' ')} }
+      if (live && share == current_share) {
+        @unroll(r, ${rows}) ${target} = sum$r + select(${target}, ${type}(), current_share == 0);
+      }
       workgroupBarrier();
     }
   }
@@ -176,7 +179,7 @@ export function transformQuery(d: CodecTransform, int8: boolean, batchSize: Batc
       writeBuffer('queries', 'u32'),
     ],
     size: TRANSFORM_WORKGROUP_SIZE,
-    body: /* wgsl */ `
+    body: unroll(/* wgsl */ `
 ${rowsOf('x', G * D)}
 ${d.matrix ? `${rowsOf('y', G * C)}\n${multiply('transform', D, C, G, d.perHead, PREFETCH[batchSize].terms)}` : ''}
 ${int8 ? reduceHead(G) : ''}
@@ -190,7 +193,7 @@ fn main(group: vec3u, lane: u32) {
   ${d.matrix ? 'transform(kv, lane);' : ''}
   ${int8 ? integers : floats(C, 0)}
   ${int8 && d.centered ? floats(D, int8Words(C)) : ''}
-}`,
+}`),
   };
 }
 
@@ -233,11 +236,16 @@ export function combineSplits(d: CodecTransform, { int8, sinkLogits }: CombineOp
     const lanes = Math.min(all, TRANSFORM_WORKGROUP_SIZE);
     const slots = Math.floor(TRANSFORM_WORKGROUP_SIZE / lanes);
     const rounds = Math.ceil(all / lanes);
-    const selectVector = (j: number) =>
-      `let n = min(lane % ${lanes} + ${j * lanes}, ${all - 1}u); let g = n / ${vectors};`;
+    const selectVector = `let n = min(lane % ${lanes} + $(j * ${lanes}), ${all - 1}u); let g = n / ${vectors};`;
+    const addVector =
+      dim % 4 === 0
+        ? `${to}[n] += sum$j;`
+        : `for (var k = 4 * (n % ${vectors}); k < min(${dim}u, 4 * (n % ${vectors}) + 4); k++) { ${at(to, `g * ${dim} + k`)} += sum$j[k % 4]; }`;
+    // One round of all lanes is whole.
+    const whole = lanes < all ? 0 : 1;
     return /* wgsl */ `
   {
-    ${each(rounds, j => `var sum${j} = vec4f(0.0);`, ' ')}
+    @unroll(j, ${rounds}) var sum$j = vec4f(0.0);
     let slot = lane / ${lanes};
     for (var start = 0u; start < ${count}; start += ${statesAtOnce}) {
       let batch = min(${statesAtOnce}u, ${count} - start);
@@ -249,29 +257,23 @@ export function combineSplits(d: CodecTransform, { int8, sinkLogits }: CombineOp
         l = fma(weight, state.y, l);
       }
       workgroupBarrier();
-      ${each(
-        rounds,
-        j => `{
-      ${selectVector(j)}
-      for (var u = slot; u < select(0u, batch, slot < ${slots}); u += ${slots * ahead}) {
-        ${each(ahead, k => `let u${k} = min(u + ${k * slots}, batch - 1); let o${k} = ${states}[${stateOf(dim, `${first} + start + u${k}`, 'g')} + n % ${vectors}];`)}
-        ${each(ahead, k => `sum${j} = fma(vec4f(select(0.0, weights[g * ${statesAtOnce} + u${k}], u + ${k * slots} < batch)), o${k}, sum${j});`)}
-      }
-      }`,
-      )}
+      @unroll(j, ${rounds}) {{
+        ${selectVector}
+        for (var u = slot; u < select(0u, batch, slot < ${slots}); u += ${slots * ahead}) {
+          @unroll(k, ${ahead}) {
+            let u$k = min(u + $(k * ${slots}), batch - 1);
+            let o$k = ${states}[${stateOf(dim, `${first} + start + u$k`, 'g')} + n % ${vectors}];
+          }
+          @unroll(k, ${ahead}) sum$j =
+            fma(vec4f(select(0.0, weights[g * ${statesAtOnce} + u$k], u + $(k * ${slots}) < batch)), o$k, sum$j);
+        }
+      }}
     }
     for (var current_slot = 0u; current_slot < ${slots}; current_slot++) {
       workgroupBarrier();
       if (slot == current_slot) {
-        ${each(
-          rounds,
-          j =>
-            `${j > 0 || lanes < all ? `if (lane + ${j * lanes} < ${all}) ` : ''}{ ${selectVector(j)} ${
-              dim % 4 === 0
-                ? `${to}[n] += sum${j};`
-                : `for (var k = 4 * (n % ${vectors}); k < min(${dim}u, 4 * (n % ${vectors}) + 4); k++) { ${at(to, `g * ${dim} + k`)} += sum${j}[k % 4]; }`
-            } }`,
-        )}
+        @unroll(j, ${whole}) {{ ${selectVector} ${addVector} }}
+        @unroll(j, ${whole}..${rounds}) if (lane + $(j * ${lanes}) < ${all}) { ${selectVector} ${addVector} }
       }
     }
   }`;
@@ -290,7 +292,7 @@ export function combineSplits(d: CodecTransform, { int8, sinkLogits }: CombineOp
       ...(int8 ? int8Buffers : []),
     ],
     size: TRANSFORM_WORKGROUP_SIZE,
-    body: /* wgsl */ `
+    body: unroll(/* wgsl */ `
 ${int8 ? toInt8(TRANSFORM_WORKGROUP_SIZE) : ''}
 ${reduceHead(G)}
 ${rowsOf('x', G * C)}
@@ -341,10 +343,12 @@ fn main(group: vec3u, lane: u32) {
   ${
     int8
       ? `workgroupBarrier();
-  ${each(Math.ceil((G * D) / 4 / TRANSFORM_WORKGROUP_SIZE), n => `to_int8(y[min(lane + ${n * TRANSFORM_WORKGROUP_SIZE}, ${(G * D) / 4 - 1}u)], start / 4 + lane + ${n * TRANSFORM_WORKGROUP_SIZE}, lane, lane + ${n * TRANSFORM_WORKGROUP_SIZE} < ${(G * D) / 4});`)}`
+  @unroll(n, ${Math.ceil((G * D) / 4 / TRANSFORM_WORKGROUP_SIZE)}) {
+    to_int8(y[min(lane + $(n * ${TRANSFORM_WORKGROUP_SIZE}), ${(G * D) / 4 - 1}u)], start / 4 + lane + $(n * ${TRANSFORM_WORKGROUP_SIZE}), lane, lane + $(n * ${TRANSFORM_WORKGROUP_SIZE}) < ${(G * D) / 4});
+  }`
       : ''
   }
-}`,
+}`),
   };
 }
 

@@ -12,10 +12,10 @@ import type { AttendShape } from '../attend.ts';
 import { pageStart } from '../names.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import type { PageShape } from '../shape.ts';
-import { each, float, transpose4x4Bytes } from '../snippets.ts';
+import { float, transpose4x4Bytes } from '../snippets.ts';
 import { COLUMN_WORDS, encodingTableOffset } from '../tables.ts';
 import type { KeyStage, QueryWords, ValueStage } from './attend.ts';
-import { opaque, pageFactor, probabilitySum, queryOffset, queryScale, SCRATCH, vectors } from './names.ts';
+import { opaque, SCRATCH, vectors } from './names.ts';
 import { loadQueryWords } from './page-relative.ts';
 import { quantizedProbabilities } from './quantized-probabilities.ts';
 import { WORKGROUP_SIZE } from './subgroup.ts';
@@ -46,11 +46,14 @@ function additiveOf({ encoding, codedDim }: PageLayout, shape: PageShape): Addit
 /** Fills the code books: word n of column c goes to `place` of its round. All are loaded before the first is stored. */
 const fillBooks = (rounds: number, columns: string, entry: string, place: string) => {
   const times = (rounds * LANES * ENTRIES) / WORKGROUP_SIZE;
-  const entryOf = (k: number) => `let c${k} = local_index / ${ENTRIES} + ${(k * WORKGROUP_SIZE) / ENTRIES};`;
   return `{
     let n = local_index % ${ENTRIES};
-    ${each(times, k => `${entryOf(k)} var entry${k} = 0u; if (c${k} < ${columns}) { let c = c${k}; entry${k} = ${entry}; }`)}
-    ${each(times, k => `if (c${k} < ${columns}) { let c = c${k}; books[c / ${LANES}][${place}] = entry${k}; }`)}
+    @unroll(k, ${times}) {
+      let c$k = local_index / ${ENTRIES} + $(k * ${WORKGROUP_SIZE / ENTRIES});
+      var entry$k = 0u;
+      if (c$k < ${columns}) { let c = c$k; entry$k = ${entry}; }
+    }
+    @unroll(k, ${times}) if (c$k < ${columns}) { let c = c$k; books[c / ${LANES}][${place}] = entry$k; }
   }`;
 };
 
@@ -96,28 +99,27 @@ var<workgroup> key_quads: array<u32, ${rounds * LANES}>;`,
   // Slot 0 has the nibble of a lane's own tokens, slot 1 the other nibble.
   let own_half = lane / 4 % 2;
   let codes_at = ${pageStart('key')} / 4 + first_keys * ${P / 8} + lane / 8 * 4 + lane % 4;
-  ${each(2, s => each(4, j => `let shift${s}_${j} = 4 * (own_half ^ ${s}u) + ${8 * j};`, ' '))}
-  ${each(
-    vectors(Q),
-    v => `${each(4, j => `var dots${j}_${v}: vec4f;`, ' ')}
-  {
-    ${each(2, s => each(4, j => `var d${s}_${j} = vec4i(0);`, ' '))}
-    for (var first = own_half; first < key_columns; first += ${2 * PREFETCH}) {
-      ${each(PREFETCH, a => `let c${a} = min(first + ${2 * a}, key_columns - 1); let codes${a} = pool[codes_at + c${a} * ${P / 8}]; let q${a} = select(vec4u(0), ${queries.word(Q, `key_quads[c${a}]`, v)}, first + ${2 * a} < key_columns);`)}
-      // Columns past the last contribute 0. A branch would keep compilers from overlapping the lookups.
-      ${each(
-        PREFETCH,
-        a => `{
-        let book = (c${a} % ${LANES}) << 4u;
-        ${each(2, s => each(4, j => `let e${s}_${j} = books[c${a} / ${LANES}][book | ((codes${a} >> shift${s}_${j}) & 15u)];`, ' '))}
-        ${each(2, s => each(4, j => `d${s}_${j} += vec4i(${each(4, k => `dot4I8Packed(e${s}_${j}, q${a}[${k}])`, ', ')});`))}
-      }`,
-      )}
+  @unroll(s, 2) @unroll(j, 4) let shift$s_$j = 4 * (own_half ^ $su) + $(8 * j);
+  @unroll(v, ${vectors(Q)}) {
+    @unroll(j, 4) var dots$j_$v: vec4f;
+    {
+      @unroll(s, 2) @unroll(j, 4) var d$s_$j = vec4i(0);
+      for (var first = own_half; first < key_columns; first += ${2 * PREFETCH}) {
+        @unroll(a, ${PREFETCH}) {
+          let c$a = min(first + $(2 * a), key_columns - 1);
+          let codes$a = pool[codes_at + c$a * ${P / 8}];
+          let q$a = select(vec4u(0), ${queries.word(Q, 'key_quads[c$a]')}, first + $(2 * a) < key_columns);
+        }
+        // Columns past the last contribute 0. A branch would keep compilers from overlapping the lookups.
+        @unroll(a, ${PREFETCH}) {{
+          let book = (c$a % ${LANES}) << 4u;
+          @unroll(s, 2) @unroll(j, 4) let e$s_$j = books[c$a / ${LANES}][book | ((codes$a >> shift$s_$j) & 15u)];
+          @unroll(s, 2) @unroll(j, 4) d$s_$j += vec4i(@list(k, 4, dot4I8Packed(e$s_$j, q$a[$k])));
+        }}
+      }
+      @unroll(j, 4) dots$j_$v = vec4f(d0_$j) + shuffle_xor(vec4f(d1_$j), 4u);
     }
-    ${each(4, j => `dots${j}_${v} = vec4f(d0_${j}) + shuffle_xor(vec4f(d1_${j}), 4u);`, ' ')}
   }`,
-  )}`,
-    score: (_, j, v) => `fma(dots${j}_${v}, ${queryScale(v)}, ${queryOffset(v)})`,
   };
 }
 
@@ -132,14 +134,12 @@ export function additiveValues(name: string, layout: PageLayout, shape: PageShap
   const quantized = quantizedProbabilities(P);
   const blocks = P / 32;
   // Entry n of a lane's column is word 32 n + its place: every column has its own bank.
-  const entry = (codes: string, bit: number) =>
-    `books[round][(${bit > 5 ? `(${codes} >> ${bit - 5}u)` : `(${codes} << ${5 - bit}u)`} & 0x1e0u) | bank]`;
+  const entry = (index: string) => `books[round][(${index} & 0x1e0u) | bank]`;
   return {
     name: `additive ${rounds} ${name}`,
     dim: D,
     scratchVectors: quantized.scratchVectors,
     dims: 0,
-    dimOf: () => '',
     sharedSums: true,
     text: `// Per column: index, quad and place in the quad (10 bits each), and the scale.
 var<workgroup> value_columns_info: array<vec2u, ${rounds * LANES}>;`,
@@ -164,7 +164,7 @@ var<workgroup> value_columns_info: array<vec2u, ${rounds * LANES}>;`,
     sum: Q => `
   for (var i = lane; i < ${D * vectors(Q)}; i += ${LANES}) { ${SCRATCH}[sums + i] = vec4u(0); }
   ${quantized.store(Q)}
-  ${each(vectors(Q), v => `let all${v} = reduce_add(${probabilitySum(v)});`, ' ')}
+  @unroll(v, ${vectors(Q)}) let all$v = reduce_add(prob_sum$v);
   for (var first = 0u; first < value_columns; first += ${LANES}) {
     // Lanes that share a column.
     let left = value_columns - first;
@@ -175,25 +175,26 @@ var<workgroup> value_columns_info: array<vec2u, ${rounds * LANES}>;`,
     let at = ${pageStart('value')} / 16 + (first_values + info.x % 1024) * ${blocks};
     let block_count = ${blocks} / sharers;
     let from_block = lane / (${LANES} / sharers) * block_count;
-    ${each(4, k => each(vectors(Q), v => `var d${k}_${v} = vec4u(0);`, ' '), ' ')}
+    @unroll(k, 4) @unroll(v, ${vectors(Q)}) var d$k_$v = vec4u(0);
     for (var b = from_block; b < from_block + block_count; b++) {
       var codes = pool4[at + b];
       // A loop, since unrolled it takes too many registers.
       for (var nibble = 0u; nibble < ${opaque(2)}; nibble++) {
-        ${each(
-          4,
-          n => `{
-        ${each(4, j => `let x${j} = ${entry(`codes[${n}]`, 8 * j)};`)}
-        ${transpose4x4Bytes}
-        ${each(vectors(Q), v => `{ let w = ${quantized.at(Q, `8 * b + 4 * nibble + ${n}`, v)}; ${each(4, k => `d${k}_${v} += vec4u(${each(4, q => `dot4U8Packed(y${k}, w[${q}])`, ', ')});`, ' ')} }`)}
-      }`,
-        )}
+        @unroll(n, 4) {{
+          let x0 = ${entry('(codes[$n] << 5u)')};
+          @unroll(j, 1..4) let x$j = ${entry('(codes[$n] >> $(8 * j - 5)u)')};
+          ${transpose4x4Bytes}
+          @unroll(v, ${vectors(Q)}) {{
+            let w = ${quantized.at(Q, '8 * b + 4 * nibble + $n')};
+            @unroll(k, 4) d$k_$v += vec4u(@list(q, 4, dot4U8Packed(y$k, w[$q])));
+          }}
+        }}
         codes >>= vec4u(4);
       }
     }
-    ${each(4, k => each(vectors(Q), v => `var o${k}_${v} = vec4f(d${k}_${v});`, ' '), ' ')}
-    if (sharers > 1) { ${each(4, k => each(vectors(Q), v => `o${k}_${v} += shuffle_xor(o${k}_${v}, 16u);`, ' '), ' ')} }
-    if (sharers > 2) { ${each(4, k => each(vectors(Q), v => `o${k}_${v} += shuffle_xor(o${k}_${v}, 8u);`, ' '), ' ')} }
+    @unroll(k, 4) @unroll(v, ${vectors(Q)}) var o$k_$v = vec4f(d$k_$v);
+    if (sharers > 1) { @unroll(k, 4) @unroll(v, ${vectors(Q)}) o$k_$v += shuffle_xor(o$k_$v, 16u); }
+    if (sharers > 2) { @unroll(k, 4) @unroll(v, ${vectors(Q)}) o$k_$v += shuffle_xor(o$k_$v, 8u); }
     let unit = bitcast<f32>(info.y) * ${float(1 / 255)};
     let quad = (info.x >> 10u) % 1024;
     let place = info.x >> 20u;
@@ -204,7 +205,11 @@ var<workgroup> value_columns_info: array<vec2u, ${rounds * LANES}>;`,
       for (var pair = 0u; pair < 2; pair++) {
         workgroupBarrier();
         if (here && place == current_place && subgroup / 2 == pair) {
-          ${each(4, k => each(vectors(Q), v => `{ let i = sums + (4 * quad + ${k}) * ${vectors(Q)} + ${v}; ${SCRATCH}[i] = bitcast<vec4u>(fma(fma(vec4f(-128.0), all${v}, o${k}_${v}), ${pageFactor(v)} * unit, bitcast<vec4f>(${SCRATCH}[i]))); }`, ' '))}
+          @unroll(k, 4) @unroll(v, ${vectors(Q)}) {{
+            let i = sums + (4 * quad + $k) * ${vectors(Q)} + $v;
+            ${SCRATCH}[i] = bitcast<vec4u>(
+              fma(fma(vec4f(-128.0), all$v, o$k_$v), page_factor$v * unit, bitcast<vec4f>(${SCRATCH}[i])));
+          }}
         }
       }
     }

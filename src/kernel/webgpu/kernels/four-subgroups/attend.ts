@@ -15,15 +15,13 @@
  */
 
 import { type Kernel, readBuffer, u32, usedBuffers, writeBuffer } from '../../kernel.ts';
-import { type AttendShape, capScores, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
+import { type AttendShape, capScores, MASKED, type SourceOf } from '../attend.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
-import { each } from '../snippets.ts';
 import { stateFloats } from '../transform.ts';
-import { FOUR_PARAM, output, pageFactor, probabilities, SCRATCH, vectors } from './names.ts';
+import { unroll } from '../unroll.ts';
+import { PAGE_ITEM } from '../work-items.ts';
+import { FOUR_PARAM, SCRATCH, vectors } from './names.ts';
 import { SUBGROUPS, subgroupFunctions, WORKGROUP_SIZE } from './subgroup.ts';
-
-/** Token j of a lane's four. */
-export const tokenAt = (j: number): string => `(4 * lane + ${j})`;
 
 /** The words of page-relative queries (page-relative.ts): four coded dims each. */
 export interface QueryWords {
@@ -64,18 +62,15 @@ interface Stage {
 export interface KeyStage extends Stage {
   /** How query words are computed; every page has its own. */
   queryWords: QueryWords;
-  /** Computes the dot products of token j of a lane. */
+  /** Computes `dotsJ_V`, and declares `query_scaleV` and `query_offsetV`. */
   sums(Q: number): string;
-  /** Scores of token j for the queries of vec4 v. */
-  score(Q: number, j: number, v: number): string;
 }
 
 export interface ValueStage extends Stage {
-  /** Computes `output(i, v)`: the sums of a lane's dim i times `pageFactor(v)`, from `probabilities(j, v)`. */
+  /** Computes `outI_V`: the sums of a lane's dim I times `page_factorV`, from `probJ_V`. */
   sum(Q: number): string;
-  /** Output dims per lane, and the dim of index i. */
+  /** Output dims per lane, whose numbers are in `dimI`. */
   dims: number;
-  dimOf(i: number): string;
   /**
    * Lanes share dims and own none: the stage then adds to `SCRATCH[sums + dim x vectors + v]` (float bits), behind its
    * other vectors. Two subgroups share these sums and must add one after the other: first where `subgroup / 2` is 0, then 1.
@@ -102,11 +97,11 @@ function scratchLayout(keys: KeyStage, values: ValueStage, Q: number): { sumsAt:
 const roundsOf = (keys: KeyStage, values: ValueStage) => Math.max(keys.books?.rounds ?? 0, values.books?.rounds ?? 0);
 
 export interface Source extends SourceOf<KeyStage, ValueStage> {
-  /** Whether token t is visible to the queries of vec4 v. */
-  visible(t: string, v: number): string;
+  /** Whether token `$j` of a lane is visible to the queries of vec4 `$v`. */
+  visible: string;
 }
 
-/** Words of an item: those of ../attend.ts. */
+/** Items are those of ../work-items.ts. */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroupSize } = shape;
   const { tokens: P, keys, values } = source;
@@ -117,16 +112,22 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const hasSubgroups = subgroupSize === LANES;
   const rounds = roundsOf(keys, values);
   const { sumsAt, size } = scratchLayout(keys, values, Q);
-  const eachSum = (text: (at: string, sum: string) => string) =>
-    each(values.dims, i => each(V, v => text(`sums + ${values.dimOf(i)} * ${V} + ${v}`, output(i, v)), ' '));
   const addOutputs = `workgroupBarrier();
-  if (subgroup >= 2) { ${eachSum((at, sum) => `${SCRATCH}[${at}] = bitcast<vec4u>(${sum});`)} }
+  if (subgroup >= 2) {
+    @unroll(i, ${values.dims}) @unroll(v, ${V}) ${SCRATCH}[sums + dim$i * ${V} + $v] = bitcast<vec4u>(out$i_$v);
+  }
   workgroupBarrier();
-  if (subgroup < 2) { ${eachSum((at, sum) => `{ let at = ${at}; ${SCRATCH}[at] = bitcast<vec4u>(${sum} + bitcast<vec4f>(${SCRATCH}[at])); }`)} }`;
-  const ofRow = (q: number, text: string) => (q < G ? text : `if (${Math.floor(q / G)} < rows) { ${text} }`);
-  const sumOverSubgroups = (text: (t: number) => string) => `(${each(SUBGROUPS, text, ' + ')})`;
-  const all = (text: (j: number, v: number) => string) => each(4, j => each(V, v => text(j, v)));
-  const body = /* wgsl */ `
+  if (subgroup < 2) {
+    @unroll(i, ${values.dims}) @unroll(v, ${V}) {{
+      let at = sums + dim$i * ${V} + $v;
+      ${SCRATCH}[at] = bitcast<vec4u>(out$i_$v + bitcast<vec4f>(${SCRATCH}[at]));
+    }}
+  }`;
+  // Rows but the first may be missing.
+  const eachQuery = (text: string) => `@unroll(q, ${G}) { ${text} }
+    @unroll(q, ${G}..${Q}) if ($(q / ${G}) < rows) { ${text} }`;
+  const stateM = 4 * Math.ceil(C / 4);
+  const body = unroll(/* wgsl */ `
 ${subgroupFunctions(hasSubgroups)}
 var<workgroup> tops: array<array<vec4f, ${V}>, ${SUBGROUPS}>;
 var<workgroup> ${SCRATCH}: array<vec4u, ${size}>;
@@ -139,11 +140,11 @@ ${values.text ?? ''}
 fn main(group: vec3u, local_index: u32) {
   lane = local_index % ${LANES};
   subgroup = local_index / ${LANES};
-  let item = p.table + p.items + ${ITEM_WORDS} * group.x;
+  let item = p.table + p.items + ${PAGE_ITEM.words} * group.x;
   let head = group.y;
-  let rows = data[item + 1];
-  let first_state = data[item + 5];
-  let state_stride = data[item + 6];
+  let rows = ${PAGE_ITEM.at.rows};
+  let first_state = ${PAGE_ITEM.at.firstState};
+  let state_stride = ${PAGE_ITEM.at.stateStride};
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   ${keys.books?.fill ?? ''}
@@ -154,40 +155,42 @@ fn main(group: vec3u, local_index: u32) {
   // 1. dot products of the keys with all queries
   ${keys.sums(Q)}
   // 2. unnormalized probabilities
-  ${all((j, v) => `var s${j}_${v} = ${keys.score(Q, j, v)};`)}
-  if (p.softcap > 0.0) { ${all((j, v) => `s${j}_${v} = cap_scores(s${j}_${v});`)} }
-  ${all((j, v) => `s${j}_${v} = select(vec4f(${MASKED}), s${j}_${v}, ${source.visible(tokenAt(j), v)});`)}
-  ${each(
-    V,
-    v => `let top${v} = reduce_max(${[0, 1, 2, 3].map(j => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)});
-  var l${v} = vec4f(0.0);`,
-  )}
-  ${all((j, v) => `let ${probabilities(j, v)} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); l${v} += ${probabilities(j, v)};`)}
-  if (lane == 0) { ${each(V, v => `tops[subgroup][${v}] = top${v};`, ' ')} }
+  @unroll(j, 4) @unroll(v, ${V}) var s$j_$v = fma(dots$j_$v, query_scale$v, query_offset$v);
+  if (p.softcap > 0.0) { @unroll(j, 4) @unroll(v, ${V}) s$j_$v = cap_scores(s$j_$v); }
+  @unroll(j, 4) @unroll(v, ${V}) s$j_$v = select(vec4f(${MASKED}), s$j_$v, ${source.visible});
+  @unroll(v, ${V}) {
+    let top$v = reduce_max(max(max(max(s0_$v, s1_$v), s2_$v), s3_$v));
+    var l$v = vec4f(0.0);
+  }
+  @unroll(j, 4) @unroll(v, ${V}) {
+    let prob$j_$v = select(exp(s$j_$v - top$v), vec4f(0.0), s$j_$v < vec4f(-1e38));
+    l$v += prob$j_$v;
+  }
+  if (lane == 0) { @unroll(v, ${V}) tops[subgroup][$v] = top$v; }
   workgroupBarrier();
-  ${each(V, v => `var top_of_all${v} = tops[0][${v}];`, ' ')}
-  ${each(SUBGROUPS - 1, t => each(V, v => `top_of_all${v} = max(top_of_all${v}, tops[${t + 1}][${v}]);`, ' '), ' ')}
-  ${each(V, v => `let ${pageFactor(v)} = exp(top${v} - top_of_all${v});`, ' ')}
+  @unroll(v, ${V}) var top_of_all$v = tops[0][$v];
+  @unroll(t, 1..${SUBGROUPS}) @unroll(v, ${V}) top_of_all$v = max(top_of_all$v, tops[$t][$v]);
+  @unroll(v, ${V}) let page_factor$v = exp(top$v - top_of_all$v);
   // 3. values, weighted by the probabilities
   ${values.books?.fill ?? ''}
   let sums = ${sumsAt} + subgroup % 2 * ${C * V};
-  ${each(values.dims, i => each(V, v => `var ${output(i, v)} = vec4f(0.0);`, ' '))}
+  @unroll(i, ${values.dims}) @unroll(v, ${V}) var out$i_$v = vec4f(0.0);
   { ${values.sum(Q)} }
   // 4. sum over all subgroups
-  ${each(V, v => `l${v} = reduce_add(l${v}) * ${pageFactor(v)};`, ' ')}
+  @unroll(v, ${V}) l$v = reduce_add(l$v) * page_factor$v;
   ${values.sharedSums ? '' : addOutputs}
-  if (lane == 0) { ${each(V, v => `softmax_sums[subgroup][${v}] = l${v};`, ' ')} }
+  if (lane == 0) { @unroll(v, ${V}) softmax_sums[subgroup][$v] = l$v; }
   workgroupBarrier();
-  ${each(Q, q => `let to${q} = ((first_state + ${Math.floor(q / G)} * state_stride) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C)};`)}
+  @unroll(q, ${Q}) let to$q = ((first_state + $(q / ${G}) * state_stride) * ${H} + head * ${G} + $(q % ${G})) * ${stateFloats(C)};
   for (var i = local_index; i < ${C}; i += ${WORKGROUP_SIZE}) {
-    ${each(V, v => `let sum${v} = ${each(SUMS, t => `bitcast<vec4f>(${SCRATCH}[${sumsAt + t * C * V} + i * ${V} + ${v}])`, ' + ')};`)}
-    ${each(Q, q => ofRow(q, `states[to${q} + i] = sum${q >> 2}[${q & 3}];`))}
+    @unroll(v, ${V}) let sum$v = @sum(t, ${SUMS}, bitcast<vec4f>(${SCRATCH}[$(${sumsAt} + t * ${C * V}) + i * ${V} + $v]));
+    ${eachQuery('states[to$q + i] = sum$[q];')}
   }
   if (local_index == 0) {
-    ${each(V, v => `let softmax_sum${v} = ${sumOverSubgroups(t => `softmax_sums[${t}][${v}]`)};`)}
-    ${each(Q, q => ofRow(q, `states[to${q} + ${4 * Math.ceil(C / 4)}] = top_of_all${q >> 2}[${q & 3}]; states[to${q} + ${4 * Math.ceil(C / 4) + 1}] = softmax_sum${q >> 2}[${q & 3}];`))}
+    @unroll(v, ${V}) let softmax_sum$v = (@sum(t, ${SUBGROUPS}, softmax_sums[$t][$v]));
+    ${eachQuery(`states[to$q + ${stateM}] = top_of_all$[q]; states[to$q + ${stateM + 1}] = softmax_sum$[q];`)}
   }
-}`;
+}`);
   const bindings = usedBuffers(source.buffers, body);
   return {
     name: `attend ${source.name} four subgroups ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}${hasSubgroups ? ' subgroup ops' : ''}`,

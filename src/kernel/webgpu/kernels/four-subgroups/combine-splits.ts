@@ -7,8 +7,8 @@ import { type Kernel, readBuffer, u32, writeBuffer } from '../../kernel.ts';
 import { int8Buffers, toInt8 } from '../activations.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import { hadamard } from '../one-subgroup/transform-query.ts';
-import { each } from '../snippets.ts';
 import { type CodecTransform, type CombineOptions, combineName, ROW_WORDS, stateFloats } from '../transform.ts';
+import { unroll } from '../unroll.ts';
 import { SUBGROUPS, subgroupFunctions, WORKGROUP_SIZE } from './subgroup.ts';
 
 /** States prefetched per subgroup: pages have many, f16 tokens a few. */
@@ -23,35 +23,40 @@ export function combineSplitsHadamard(
 ): Kernel {
   const { headDim: D, heads, kvHeads } = d;
   const rotation = hadamard(D);
-  const { rounds, active, all, dims } = rotation;
+  const { rounds, active, dim } = rotation;
   const stateOf = (first: string, u: string) => `((${first} + ${u}) * ${heads} + head) * ${stateFloats(D) / 4}`;
   const maxOfStates = (states: string, first: string, count: string) => `
   for (var u = local_index; u < ${count}; u += ${WORKGROUP_SIZE}) { m = max(m, ${states}[${stateOf(first, 'u')} + ${D / 4}].x); }`;
-  const nth = (k: number) => `u + ${k * SUBGROUPS}`;
+  const nth = `u + $(k * ${SUBGROUPS})`;
   /** Loads the next states of a subgroup: `stateK` (m and l) and `oK_R`. */
-  const loadStates = (id: Kind, states: string, first: string, count: string) =>
-    each(
-      PREFETCH[id],
-      k =>
-        `{ let at = ${stateOf(first, `min(${nth(k)}, max(${count}, 1u) - 1)`)}; ${id}_state${k} = ${states}[at + ${D / 4}]; ${all(r => `${id}_o${k}_${r} = ${states}[at + min(lane, ${active - 1}u) + ${r * LANES}];`)} }`,
-    );
-  const declareStates = (id: Kind) =>
-    each(PREFETCH[id], k => `var ${id}_state${k}: vec4f; ${all(r => `var ${id}_o${k}_${r}: vec4f;`)}`);
+  const loadStates = (id: Kind, states: string, first: string, count: string) => `@unroll(k, ${PREFETCH[id]}) {{
+      let at = ${stateOf(first, `min(${nth}, max(${count}, 1u) - 1)`)};
+      ${id}_state$k = ${states}[at + ${D / 4}];
+      @unroll(r, ${rounds}) ${id}_o$k_$r = ${states}[at + min(lane, ${active - 1}u) + $(r * ${LANES})];
+    }}`;
+  const declareStates = (id: Kind) => `@unroll(k, ${PREFETCH[id]}) {
+    var ${id}_state$k: vec4f;
+    @unroll(r, ${rounds}) var ${id}_o$k_$r: vec4f;
+  }`;
   /** Adds all states to `toR`, and their normalizers to l. The first were loaded before everything else. */
   const merge = (id: Kind, states: string, first: string, count: string, to: string) => `
   {
-    ${all(r => `var sum${r} = vec4f(0.0);`)}
+    @unroll(r, ${rounds}) var sum$r = vec4f(0.0);
     var length = 0.0;
     for (var u = subgroup; u < ${count}; u += ${SUBGROUPS * PREFETCH[id]}) {
       if (u != subgroup) { ${loadStates(id, states, first, count)} }
-      ${each(PREFETCH[id], k => `{ let weight = select(0.0, exp(${id}_state${k}.x - m), ${nth(k)} < ${count}); length = fma(weight, ${id}_state${k}.y, length); ${all(r => `sum${r} = fma(vec4f(weight), ${id}_o${k}_${r}, sum${r});`)} }`)}
+      @unroll(k, ${PREFETCH[id]}) {{
+        let weight = select(0.0, exp(${id}_state$k.x - m), ${nth} < ${count});
+        length = fma(weight, ${id}_state$k.y, length);
+        @unroll(r, ${rounds}) sum$r = fma(vec4f(weight), ${id}_o$k_$r, sum$r);
+      }}
     }
     workgroupBarrier();
-    ${all(r => `sums[subgroup][lane + ${r * LANES}] = sum${r};`)}
+    @unroll(r, ${rounds}) sums[subgroup][lane + $(r * ${LANES})] = sum$r;
     if (lane == 0) { subgroup_values[subgroup] = length; }
     workgroupBarrier();
-    ${all(r => `${to}${r} += ${pairwiseSum(SUBGROUPS, t => `sums[${t}][lane + ${r * LANES}]`)};`)}
-    l += ${pairwiseSum(SUBGROUPS, t => `subgroup_values[${t}]`)};
+    @unroll(r, ${rounds}) ${to}$r += ${sumOfFour(t => `sums[${t}][lane + $(r * ${LANES})]`)};
+    l += ${sumOfFour(t => `subgroup_values[${t}]`)};
   }`;
   return {
     name: `${combineName(d, { int8, sinkLogits })} four subgroups${hasSubgroups ? ' subgroup ops' : ''}`,
@@ -69,7 +74,7 @@ export function combineSplitsHadamard(
     ],
     size: WORKGROUP_SIZE,
     enable: hasSubgroups ? ['subgroups'] : [],
-    body: /* wgsl */ `
+    body: unroll(/* wgsl */ `
 ${subgroupFunctions(hasSubgroups)}
 ${int8 ? toInt8(WORKGROUP_SIZE) : ''}
 var<workgroup> sums: array<array<vec4f, ${rounds * LANES}>, ${SUBGROUPS}>;
@@ -87,30 +92,30 @@ fn main(group: vec3u, local_index: u32) {
     ${loadStates('page', 'states', 'data[at + 1]', 'data[at + 2]')}
     ${loadStates('f16', 'f16_states', 'data[at + 3]', 'data[at + 4]')}
   }
-  ${all(r => `let signs${r} = vec4f(${each(4, i => `signs[${dims(r, i)}]`, ', ')});`)}
+  @unroll(r, ${rounds}) let signs$r = vec4f(@list(i, 4, signs[${dim}]));
   var m = ${sinkLogits ? 'sink_logits[head]' : '-3e38'};
   ${maxOfStates('states', 'data[at + 1]', 'data[at + 2]')}
   ${maxOfStates('f16_states', 'data[at + 3]', 'data[at + 4]')}
   m = reduce_max(vec4f(m)).x;
   if (lane == 0) { subgroup_values[subgroup] = m; }
   workgroupBarrier();
-  m = ${Array.from({ length: SUBGROUPS }, (_, t) => `subgroup_values[${t}]`).reduce((a, b) => `max(${a}, ${b})`)};
+  m = max(max(max(subgroup_values[0], subgroup_values[1]), subgroup_values[2]), subgroup_values[3]);
   var l = 0.0;
-  ${all(r => `var x${r} = vec4f(0.0);`)}
+  @unroll(r, ${rounds}) var x$r = vec4f(0.0);
   ${merge('page', 'states', 'data[at + 1]', 'data[at + 2]', 'x')}
   ${rotation.text}
-  ${all(r => `x${r} *= signs${r};`)}
-  ${d.mean ? all(r => `x${r} = fma(vec4f(l), vec4f(${each(4, i => `mean[head / ${heads / kvHeads} * ${D} + ${dims(r, i)}]`, ', ')}), x${r});`) : ''}
+  @unroll(r, ${rounds}) x$r *= signs$r;
+  ${d.mean ? `@unroll(r, ${rounds}) x$r = fma(vec4f(l), vec4f(@list(i, 4, mean[head / ${heads / kvHeads} * ${D} + ${dim}])), x$r);` : ''}
   ${merge('f16', 'f16_states', 'data[at + 3]', 'data[at + 4]', 'x')}
   ${sinkLogits ? 'l += exp(sink_logits[head] - m);' : ''}
-  ${all(r => `x${r} /= l; if (subgroup == 0 && live) { ${each(4, i => `out[start + ${dims(r, i)}] = x${r}[${i}];`, ' ')} }`)}
-  ${int8 ? all(r => `to_int8(x${r}, start / 4 + lane + ${r * LANES}, local_index, local_index < ${active});`) : ''}
-}`,
+  @unroll(r, ${rounds}) {
+    x$r /= l;
+    if (subgroup == 0 && live) { @unroll(i, 4) out[start + ${dim}] = x$r[$i]; }
+  }
+  ${int8 ? `@unroll(r, ${rounds}) to_int8(x$r, start / 4 + lane + $(r * ${LANES}), local_index, local_index < ${active});` : ''}
+}`),
   };
 }
 
-/** The sum of `count` terms, added in pairs. */
-const pairwiseSum = (count: number, text: (n: number) => string): string =>
-  count === 1
-    ? text(0)
-    : `(${pairwiseSum(count / 2, n => text(n))} + ${pairwiseSum(count / 2, n => text(count / 2 + n))})`;
+/** The sum of a value of each subgroup, added in pairs. */
+const sumOfFour = (text: (t: number) => string): string => `((${text(0)} + ${text(1)}) + (${text(2)} + ${text(3)}))`;

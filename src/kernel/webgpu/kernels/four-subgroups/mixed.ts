@@ -14,10 +14,10 @@ import type { AttendShape } from '../attend.ts';
 import { pageStart } from '../names.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import type { PageShape } from '../shape.ts';
-import { each, float, repeatByte, transpose4x4Bytes } from '../snippets.ts';
+import { float, repeatByte, transpose4x4Bytes } from '../snippets.ts';
 import { encodingTableOffset, MAX_COLUMN_BITS, mixedTables, QUAD_WORDS } from '../tables.ts';
 import type { KeyStage, QueryWords, ValueStage } from './attend.ts';
-import { opaque, output, pageFactor, probabilitySum, queryOffset, queryScale, SCRATCH, vectors } from './names.ts';
+import { opaque, SCRATCH, vectors } from './names.ts';
 import { loadQueryWords } from './page-relative.ts';
 import { quantizedProbabilities } from './quantized-probabilities.ts';
 import { WORKGROUP_SIZE } from './subgroup.ts';
@@ -75,7 +75,7 @@ export function mixedKeys(name: string, layout: PageLayout, shape: AttendShape):
     twiceOffset: n => quad(n, 6),
   };
   const queries = loadQueryWords(words, shape);
-  const kind = (Q: number, v: number, bits: number) => {
+  const kind = (Q: number, bits: number) => {
     const planes = planesOf(bits, P);
     /** Words of a plane that contain a lane's tokens. */
     const places = ({ width, first }: Plane) =>
@@ -83,41 +83,35 @@ export function mixedKeys(name: string, layout: PageLayout, shape: AttendShape):
         width
       ]!.map(at => `${first / 4} + ${at}`);
     const all = (text: (p: number, n: number, place: string) => string) =>
-      planes
-        .map((plane, p) =>
-          places(plane)
-            .map((place, n) => text(p, n, place))
-            .join(' '),
-        )
-        .join('\n');
+      planes.flatMap((plane, p) => places(plane).map((place, n) => text(p, n, place))).join('\n');
     // Single bits are moved into place before they are shifted out.
-    const put = (p: number, y: string) => (planes[p].width === 1 ? `(${y} >> (4 * upper)) << ${planes[p].shift}u` : y);
+    const put = (p: number) => (planes[p].width === 1 ? `(y$j >> (4 * upper)) << ${planes[p].shift}u` : 'y$j');
     const transpose = (p: number, n: number) => `
-        ${each(4, j => `var t${p}_${n}_${j}: u32;`, ' ')}
-        { ${each(4, i => `let x${i} = k${p}_${n}_${i};`, ' ')} ${transpose4x4Bytes} ${each(4, j => `t${p}_${n}_${j} = ${put(p, `y${j}`)};`, ' ')} }`;
+      @unroll(j, 4) var t${p}_${n}_$j: u32;
+      {
+        @unroll(i, 4) let x$i = k${p}_${n}_$i;
+        ${transpose4x4Bytes}
+        @unroll(j, 4) t${p}_${n}_$j = ${put(p)};
+      }`;
     /** Byte j of slot s. */
-    const codes = (s: number, j: number) =>
-      joinPlanes(bits, planes, p => {
-        const { width, shift } = planes[p];
-        if (width === 1) return `(t${p}_0_${j} >> slot${s})`;
-        const up = shift === 0 ? '' : ` << ${shift}u`;
-        if (width === 2) return `((t${p}_0_${j} >> (2 * slot${s}))${up})`;
-        return `((select(t${p}_0_${j}, t${p}_1_${j}, slot${s} >= 2) >> (4 * (slot${s} & 1)))${up})`;
-      });
+    const codes = joinPlanes(bits, planes, p => {
+      const { width, shift } = planes[p];
+      if (width === 1) return `(t${p}_0_$j >> slot$s)`;
+      const up = shift === 0 ? '' : ` << ${shift}u`;
+      if (width === 2) return `((t${p}_0_$j >> (2 * slot$s))${up})`;
+      return `((select(t${p}_0_$j, t${p}_1_$j, slot$s >= 2) >> (4 * (slot$s & 1)))${up})`;
+    });
     return `for (var n = key_kind${bits - 1} + fourth % ${SHARING_LANES}; n < key_kind${bits}; n += ${SHARING_LANES}) {
       let quad = ${SCRATCH}[n];
-      let q = ${queries.word(Q, 'n', v)};
-      ${all((p, n, place) => each(4, i => `let k${p}_${n}_${i} = pool[${pageStart('key')} / 4 + quad[${i}] + ${place}];`, ' '))}
+      let q = ${queries.word(Q, 'n')};
+      ${all((p, n, place) => `@unroll(i, 4) let k${p}_${n}_$i = pool[${pageStart('key')} / 4 + quad[$i] + ${place}];`)}
       ${all(transpose)}
-      ${each(SHARING_LANES, s => each(4, j => `{ let c = ${codes(s, j)}; d${s}_${j} += vec4i(${each(4, k => `dot4I8Packed(c, q[${k}])`, ', ')}); }`))}
+      @unroll(s, ${SHARING_LANES}) @unroll(j, 4) {{
+        let c = ${codes};
+        d$s_$j += vec4i(@list(k, 4, dot4I8Packed(c, q[$k])));
+      }}
     }`;
   };
-  // Slot s of a lane has group (fourth ^ s) of 16 tokens: what lanes exchange is always in the same slot.
-  const exchanges = [2, 1].filter(by => by < SHARING_LANES);
-  const exchange = (by: number) =>
-    each(by, s =>
-      each(4, j => `d${s}_${j} += bitcast<vec4i>(shuffle_xor(bitcast<vec4f>(d${s + by}_${j}), ${4 * by}u));`, ' '),
-    );
   return {
     name: `mixed ${name}`,
     dim: D,
@@ -126,27 +120,25 @@ export function mixedKeys(name: string, layout: PageLayout, shape: AttendShape):
     // Where the four columns of a quad begin.
     scratchVectors: () => tables.maxQuads,
     setup: `for (var n = local_index; n < ${tables.maxQuads}; n += ${WORKGROUP_SIZE}) {
-    ${SCRATCH}[n] = vec4u(${each(4, k => quad('n', k), ', ')});
+    ${SCRATCH}[n] = vec4u(${[0, 1, 2, 3].map(k => quad('n', k)).join(', ')});
   }`,
-    loadConstants: each(MAX_COLUMN_BITS + 1, n => `let key_kind${n} = ${described(`${tables.firstDims + n}`)};`, ' '),
-    // A lane owns tokens 64 upper + 16 s + 4 quarter + 0 to 3: several s at first, s = fourth in the end.
+    loadConstants: `@unroll(n, ${MAX_COLUMN_BITS + 1}) let key_kind$n = ${described(`$(${tables.firstDims} + n)`)};`,
+    // A lane owns tokens 64 upper + 16 s + 4 quarter + 0 to 3: s is (fourth ^ slot) at first, fourth in the end.
     sums: Q => `
   ${queries.begin(Q)}
   let upper = lane / 16;
   let fourth = lane / 4 % 4;
   let quarter = lane % 4;
-  ${each(SHARING_LANES, s => `let slot${s} = fourth ^ ${s}u;`, ' ')}
-  ${each(
-    vectors(Q),
-    v => `${each(4, j => `var dots${j}_${v}: vec4f;`, ' ')}
-  {
-    ${each(SHARING_LANES, s => each(4, j => `var d${s}_${j} = vec4i(0);`, ' '))}
-    ${BIT_WIDTHS.map(bits => kind(Q, v, bits)).join('\n')}
-    ${exchanges.map(exchange).join('\n')}
-    ${each(4, j => `dots${j}_${v} = vec4f(d0_${j});`, ' ')}
+  @unroll(s, ${SHARING_LANES}) let slot$s = fourth ^ $su;
+  @unroll(v, ${vectors(Q)}) {
+    @unroll(j, 4) var dots$j_$v: vec4f;
+    {
+      @unroll(s, ${SHARING_LANES}) @unroll(j, 4) var d$s_$j = vec4i(0);
+      ${BIT_WIDTHS.map(bits => kind(Q, bits)).join('\n')}
+      @unroll(j, 4) d0_$j += bitcast<vec4i>(shuffle_xor(bitcast<vec4f>(d1_$j), 4u));
+      @unroll(j, 4) dots$j_$v = vec4f(d0_$j);
+    }
   }`,
-  )}`,
-    score: (_, j, v) => `fma(dots${j}_${v}, ${queryScale(v)}, ${queryOffset(v)})`,
   };
 }
 
@@ -158,6 +150,14 @@ export function mixedValues(name: string, layout: PageLayout, shape: PageShape):
   const quantized = quantizedProbabilities(P);
   const dims = D / LANES;
   const word = (at: string) => `valueTables[${tableStart} + ${at}]`;
+  /** Adds the four codes of word n. */
+  const addWord = (Q: number, codes: string, n: string) => `{
+        let x = ${codes};
+        @unroll(v, ${vectors(Q)}) {
+          let w$v = ${quantized.at(Q, n)};
+          u$v += vec4u(@list(q, 4, dot4U8Packed(x, w$v[$q])));
+        }
+      }`;
   /** A column of `bits` bits, from vector `at` on: 32 words of four tokens. */
   const column = (Q: number, bits: number) => {
     const planes = planesOf(bits, P);
@@ -180,7 +180,7 @@ export function mixedValues(name: string, layout: PageLayout, shape: PageShape):
     return `case ${bits}u: {
       for (var plane_step = 0u; plane_step < ${opaque(widest)}; plane_step++) {
         ${planes.map(read).join(' ')}
-        ${each(words, n => `{ let x = ${codes(n)}; ${each(vectors(Q), v => `let w${v} = ${quantized.at(Q, `${words} * plane_step + ${n}`, v)}; u${v} += vec4u(${each(4, q => `dot4U8Packed(x, w${v}[${q}])`, ', ')});`, ' ')} }`)}
+        ${Array.from({ length: words }, (_, n) => addWord(Q, codes(n), `${words} * plane_step + ${n}`)).join('\n')}
       }
     }`;
   };
@@ -188,26 +188,28 @@ export function mixedValues(name: string, layout: PageLayout, shape: PageShape):
     name: `mixed ${name}`,
     dim: D,
     scratchVectors: quantized.scratchVectors,
-    loadConstants: each(dims, i => `let dim${i} = ${word(`${tables.sorted} + head * ${D} + lane + ${LANES * i}`)};`),
+    loadConstants: `@unroll(i, ${dims}) let dim$i = ${word(`${tables.sorted} + head * ${D} + lane + $(${LANES} * i)`)};`,
     sum: Q => `
   ${quantized.store(Q)}
   // The offset of the codes counts by the sum of all probabilities, which every lane needs.
-  ${each(vectors(Q), v => `let all${v} = reduce_add(${probabilitySum(v)});`, ' ')}
-  ${each(dims, i => `let column${i} = ${word(`head * ${D} + dim${i}`)}; let step${i} = bitcast<f32>(${word(`${tables.steps} + head * ${D} + dim${i}`)});`)}
+  @unroll(v, ${vectors(Q)}) let all$v = reduce_add(prob_sum$v);
+  @unroll(i, ${dims}) {
+    let column$i = ${word(`head * ${D} + dim$i`)};
+    let step$i = bitcast<f32>(${word(`${tables.steps} + head * ${D} + dim$i`)});
+  }
   // A loop, since the code for all bit widths is long.
   for (var i = 0u; i < ${opaque(dims)}; i++) {
     let column = ${Array.from({ length: dims - 1 }, (_, i) => i).reduceRight((rest, i) => `select(${rest}, column${i}, i == ${i})`, `column${dims - 1}`)};
     let at = (${pageStart('value')} + column / 8) / 16;
-    ${each(vectors(Q), v => `var u${v} = vec4u(0);`, ' ')}
+    @unroll(v, ${vectors(Q)}) var u$v = vec4u(0);
     switch (column & 7) {
       ${BIT_WIDTHS.map(bits => column(Q, bits)).join('\n')}
       default: {}
     }
     let middle = 0.5 - f32((1u << (column & 7)) >> 1u);
-    ${each(vectors(Q), v => `let sum${v} = fma(vec4f(middle), all${v}, vec4f(u${v})) * (${pageFactor(v)} * ${float(1 / 255)});`, ' ')}
-    ${each(dims, i => `if (i == ${i}) { ${each(vectors(Q), v => `${output(i, v)} = sum${v} * step${i};`, ' ')} }`)}
+    @unroll(v, ${vectors(Q)}) let sum$v = fma(vec4f(middle), all$v, vec4f(u$v)) * (page_factor$v * ${float(1 / 255)});
+    @unroll(i, ${dims}) if (i == $i) { @unroll(v, ${vectors(Q)}) out$i_$v = sum$v * step$i; }
   }`,
     dims,
-    dimOf: i => `dim${i}`,
   };
 }

@@ -15,9 +15,11 @@ import { f32, type Kernel, readBuffer, u32, writeBuffer } from '../../kernel.ts'
 import type { AttendShape } from '../attend.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import { blockOf, PAGE_ROTATIONS } from '../page-relative.ts';
-import { each, ROUND_MAGIC, transpose4x4Bytes } from '../snippets.ts';
+import { ROUND_MAGIC, transpose4x4Bytes } from '../snippets.ts';
+import { unroll } from '../unroll.ts';
+import { PAGE_ITEM, QUERY_ITEM } from '../work-items.ts';
 import type { QueryWords } from './attend.ts';
-import { queryOffset, queryScale, SCRATCH, vectors } from './names.ts';
+import { SCRATCH, vectors } from './names.ts';
 import { SUBGROUPS, subgroupFunctions, WORKGROUP_SIZE } from './subgroup.ts';
 
 /** Pages per workgroup: two subgroups have eight of them each, and every other 64th coded dim. */
@@ -26,8 +28,6 @@ const PAGES = PAGES_PER_WORKGROUP / 2;
 const DIMS = WORKGROUP_SIZE / 2;
 /** Lanes per page in the end. */
 const LANES_PER_PAGE = WORKGROUP_SIZE / PAGES_PER_WORKGROUP;
-/** Words of an item: row, rows, index of the first page, pages between rows, pages, position of the first page. */
-export const ITEM_WORDS = 6;
 
 /** vec4s per page. */
 export const queryVectorsPerPage = (maxWords: number, group: number): number => (maxWords + 2) * vectors(group);
@@ -35,29 +35,27 @@ export const queryVectorsPerPage = (maxWords: number, group: number): number => 
 /** How a key stage loads these words. */
 export function loadQueryWords(words: QueryWords, { group: G, kvHeads }: AttendShape) {
   const V = vectors(G);
-  const aligned = G % 4 === 0;
-  /** Word n of the queries in vec4 v. */
-  const word = (Q: number, n: string, v: number) => {
-    const one = (q: number) => `queries[query_words${Math.floor(q / G)} + (${n}) * ${V} + ${(q % G) >> 2}]`;
-    if (aligned) return one(4 * v);
-    return `vec4u(${each(
-      4,
-      k => {
-        const q = Math.min(4 * v + k, Q - 1);
-        return `${one(q)}[${(q % G) & 3}]`;
-      },
-      ', ',
-    )})`;
+  /** Word n of the queries in vec4 `$v`. */
+  const word = (Q: number, n: string) => {
+    const vector = (q: string) => `queries[query_words$(${q} / ${G}) + (${n}) * ${V} + $(${q} % ${G} / 4)]`;
+    if (G % 4 === 0) return vector('4 * v');
+    const last = Q - 1;
+    const component = (k: number) =>
+      `${vector(`min(4 * v + ${k}, ${last})`)}[$(min(4 * v + ${k}, ${last}) % ${G} % 4)]`;
+    return `vec4u(${[0, 1, 2, 3].map(component).join(', ')})`;
   };
   return {
     text: /* wgsl */ `
 fn query_words_at(item: u32, head: u32, row: u32, page: u32) -> u32 {
-  let state = data[item + 5] + min(row, data[item + 1] - 1) * data[item + 6];
+  let state = ${PAGE_ITEM.at.firstState} + min(row, ${PAGE_ITEM.at.rows} - 1) * ${PAGE_ITEM.at.stateStride};
   return ((state * ${SUBGROUPS} + page) * ${kvHeads} + head) * ${queryVectorsPerPage(words.maxWords, G)};
 }`,
     begin: (Q: number) => `
-  ${each(Q / G, r => `let query_words${r} = query_words_at(item, head, ${r}u, page);`)}
-  ${each(vectors(Q), v => `let ${queryScale(v)} = bitcast<vec4f>(${word(Q, `${words.maxWords}`, v)}); let ${queryOffset(v)} = bitcast<vec4f>(${word(Q, `${words.maxWords + 1}`, v)});`)}`,
+  @unroll(r, ${Q / G}) let query_words$r = query_words_at(item, head, $ru, page);
+  @unroll(v, ${vectors(Q)}) {
+    let query_scale$v = bitcast<vec4f>(${word(Q, `${words.maxWords}`)});
+    let query_offset$v = bitcast<vec4f>(${word(Q, `${words.maxWords + 1}`)});
+  }`,
     word,
   };
 }
@@ -78,36 +76,35 @@ export function pageRelativeQueries(
   const hasSubgroups = subgroupSize === LANES;
   const rounds = Math.ceil(C / DIMS);
   const tableFloat = (at: string) => `bitcast<f32>(keyTables[${at}])`;
-  const unroll = diagonalBlocks.every(size => size % 8 === 0) ? 4 : 1;
+  const unrolled = diagonalBlocks.every(size => size % 8 === 0) ? 4 : 1;
   // Two pages per vector. Padded by one, to avoid bank conflicts.
   const rotationStride = PAGES_PER_WORKGROUP / 2 + 1;
   const byteStride = C / 4 + 1;
   const both = (even: string, odd: string, pair: string) => `
-          let x = query[2 * (${pair})]; let y = query[2 * (${pair}) + 1];
-          let a = fma(vec4f(${even}), x, ${odd} * y); let b = fma(vec4f(${even}), y, -(${odd} * x));`;
-  /** Adds the contribution of a pair to a coded dim, for all eight pages. */
-  const addPair = (k: number, even: string, odd: string, pair: string) => `{
+          let x = query[2 * (${pair})];
+          let y = query[2 * (${pair}) + 1];
+          let a = fma(vec4f(${even}), x, ${odd} * y);
+          let b = fma(vec4f(${even}), y, -(${odd} * x));`;
+  /** Adds the contribution of a pair to coded dim `$k`, for all eight pages. */
+  const addPair = (even: string, odd: string, pair: string) => `{
           ${both(even, odd, pair)}
-          ${each(
-            PAGES / 2,
-            t => `{ let by = bitcast<vec4f>(${SCRATCH}[(${pair}) * ${rotationStride} + first_page / 2 + ${t}]);
-            z${k}_${2 * t} = fma(a, vec4f(by.x), fma(b, vec4f(by.y), z${k}_${2 * t}));
-            z${k}_${2 * t + 1} = fma(a, vec4f(by.z), fma(b, vec4f(by.w), z${k}_${2 * t + 1})); }`,
-          )}
+          @unroll(t, ${PAGES / 2}) {{
+            let by = bitcast<vec4f>(${SCRATCH}[(${pair}) * ${rotationStride} + first_page / 2 + $t]);
+            z$k_$(2 * t) = fma(a, vec4f(by.x), fma(b, vec4f(by.y), z$k_$(2 * t)));
+            z$k_$(2 * t + 1) = fma(a, vec4f(by.z), fma(b, vec4f(by.w), z$k_$(2 * t + 1)));
+          }}
         }`;
-  const mapped = (k: number) =>
-    queryMatrix
-      ? `let block = block_of(n);
-      for (var pair = block.x / 2; pair < block.y / 2; pair += ${unroll}) {
-        ${each(2 * unroll, u => `let matrix${u} = ${tableFloat(`${perHead ? `head * ${C * D} + ` : ''}(2 * pair + ${u}) * ${C} + n`)};`)}
-        ${each(unroll, u => addPair(k, `matrix${2 * u}`, `matrix${2 * u + 1}`, `pair + ${u}`))}
+  const matrixAt = `${perHead ? `head * ${C * D} + ` : ''}(2 * pair + $u) * ${C} + n`;
+  const addPairs = queryMatrix
+    ? `let block = block_of(n);
+      for (var pair = block.x / 2; pair < block.y / 2; pair += ${unrolled}) {
+        @unroll(u, ${2 * unrolled}) let matrix$u = ${tableFloat(matrixAt)};
+        @unroll(u, ${unrolled}) {${addPair('matrix$(2 * u)', 'matrix$(2 * u + 1)', 'pair + $u')}}
       }`
-      : addPair(k, 'f32(1 - n % 2)', 'f32(n % 2)', 'n / 2');
-  /** For each round and page. */
-  const all = (text: (k: number, t: number) => string) => each(rounds, k => each(PAGES, t => text(k, t), ' '));
+    : addPair('f32(1 - n % 2)', 'f32(n % 2)', 'n / 2');
   const topOf = (page: string) =>
     `max(tops[${page} / ${PAGES}][0][${page} % ${PAGES}], tops[${page} / ${PAGES}][1][${page} % ${PAGES}])`;
-  const body = /* wgsl */ `
+  const body = unroll(/* wgsl */ `
 ${subgroupFunctions(hasSubgroups)}
 // Per dim, the values of four queries.
 var<workgroup> query: array<vec4f, ${D}>;
@@ -119,18 +116,18 @@ fn byte_of(page: u32, dim: u32) -> u32 { return ${SCRATCH}[page * ${byteStride} 
 fn main(group: vec3u, local_index: u32) {
   lane = local_index % ${LANES};
   subgroup = local_index / ${LANES};
-  let item = p.table + p.items + ${ITEM_WORDS} * group.x;
+  let item = p.table + p.items + ${QUERY_ITEM.words} * group.x;
   let head = group.y;
-  let pages = data[item + 4];
+  let pages = ${QUERY_ITEM.at.pages};
   let first_page = local_index / ${DIMS} * ${PAGES};
   // The page of a lane in the end.
   let page = local_index / ${LANES_PER_PAGE};
   ${words.count}
-  for (var row = 0u; row < data[item + 1]; row++) {
+  for (var row = 0u; row < ${QUERY_ITEM.at.rows}; row++) {
     workgroupBarrier();
     for (var pair = local_index; pair < ${D / 2}; pair += ${WORKGROUP_SIZE}) {
-      let from_query = ((data[item] + row) * ${H} + head * ${G}) * ${D / 2} + pair;
-      ${each(4, q => `let both${q} = q_pairs[from_query + min(4 * group.z + ${q}, ${G - 1}) * ${D / 2}] * p.scale;`)}
+      let from_query = ((${QUERY_ITEM.at.row} + row) * ${H} + head * ${G}) * ${D / 2} + pair;
+      @unroll(q, 4) let both$q = q_pairs[from_query + min(4 * group.z + $q, ${G - 1}) * ${D / 2}] * p.scale;
       query[2 * pair] = vec4f(both0.x, both1.x, both2.x, both3.x);
       query[2 * pair + 1] = vec4f(both0.y, both1.y, both2.y, both3.y);
     }
@@ -139,7 +136,8 @@ fn main(group: vec3u, local_index: u32) {
       let pair = at % ${D / 2};
       var rotation = vec4f(1.0, 0.0, 1.0, 0.0);
       if (pair < ${pairs}) {
-        rotation = vec4f(${each(2, e => `${PAGE_ROTATIONS}[(data[item + 5] + min(2 * two + ${e}, pages - 1)) * ${pairs} + pair]`, ', ')});
+        rotation = vec4f(
+          @list(e, 2, ${PAGE_ROTATIONS}[(${QUERY_ITEM.at.firstPage} + min(2 * two + $e, pages - 1)) * ${pairs} + pair]));
       }
       ${SCRATCH}[pair * ${rotationStride} + two] = bitcast<vec4u>(rotation);
     }
@@ -157,54 +155,44 @@ fn main(group: vec3u, local_index: u32) {
     }`
         : ''
     }
-    ${all((k, t) => `var z${k}_${t} = vec4f(0.0);`)}
-    ${each(
-      rounds,
-      k => `{
-      let n = local_index % ${DIMS} + ${DIMS * k};
+    @unroll(k, ${rounds}) @unroll(t, ${PAGES}) var z$k_$t = vec4f(0.0);
+    @unroll(k, ${rounds}) {{
+      let n = local_index % ${DIMS} + $(${DIMS} * k);
       if (n < ${C}) {
-        ${mapped(k)}
+        ${addPairs}
         let step = ${words.step('n')};
-        ${each(PAGES, t => `z${k}_${t} *= step;`, ' ')}
+        @unroll(t, ${PAGES}) z$k_$t *= step;
       }
-    }`,
-    )}
-    ${each(
-      PAGES,
-      t => `{
-      let top = reduce_max(${Array.from({ length: rounds }, (_, k) => `abs(z${k}_${t})`).reduce((a, b) => `max(${a}, ${b})`)});
-      if (lane == 0) { tops[subgroup / 2][subgroup % 2][${t}] = top; }
-    }`,
-    )}
+    }}
+    @unroll(t, ${PAGES}) {{
+      let top = reduce_max(${Array.from({ length: rounds }, (_, k) => `abs(z${k}_$t)`).reduce((a, b) => `max(${a}, ${b})`)});
+      if (lane == 0) { tops[subgroup / 2][subgroup % 2][$t] = top; }
+    }}
     workgroupBarrier();
-    ${each(
-      PAGES,
-      t => `{
-      let top = ${topOf(`(first_page + ${t})`)};
+    @unroll(t, ${PAGES}) {{
+      let top = ${topOf('(first_page + $t)')};
       let unit = select(vec4f(0.0), 127.0 / top, top > vec4f(0.0));
-      ${each(
-        rounds,
-        k => `{
-        let n = local_index % ${DIMS} + ${DIMS * k};
-        let bytes = bitcast<vec4u>(z${k}_${t} * unit + ${ROUND_MAGIC}) & vec4u(255);
-        if (n < ${C}) { ${SCRATCH}[(first_page + ${t}) * ${byteStride} + n / 4][n % 4] = (bytes.x | (bytes.y << 8u)) | ((bytes.z << 16u) | (bytes.w << 24u)); }
-      }`,
-      )}
-    }`,
-    )}
+      @unroll(k, ${rounds}) {{
+        let n = local_index % ${DIMS} + $(${DIMS} * k);
+        let bytes = bitcast<vec4u>(z$k_$t * unit + ${ROUND_MAGIC}) & vec4u(255);
+        if (n < ${C}) {
+          ${SCRATCH}[(first_page + $t) * ${byteStride} + n / 4][n % 4] = (bytes.x | (bytes.y << 8u)) | ((bytes.z << 16u) | (bytes.w << 24u));
+        }
+      }}
+    }}
     if (local_index < ${PAGES_PER_WORKGROUP}) { ${SCRATCH}[local_index * ${byteStride} + ${C / 4}] = vec4u(0); }
     workgroupBarrier();
     let scale = ${topOf('page')} * ${1 / 127};
-    let to = (((data[item + 2] + row * data[item + 3]) + page) * ${kvHeads} + head) * ${queryVectorsPerPage(words.maxWords, G)} + group.z;
+    let to = (((${QUERY_ITEM.at.target} + row * ${QUERY_ITEM.at.targetStride}) + page) * ${kvHeads} + head) * ${queryVectorsPerPage(words.maxWords, G)} + group.z;
     for (var n = local_index % ${LANES_PER_PAGE}; n < count; n += ${LANES_PER_PAGE}) {
       let dims = ${words.dims('n')};
-      ${each(4, k => `let x${k} = byte_of(page, dims[${k}]);`)}
+      @unroll(k, 4) let x$k = byte_of(page, dims[$k]);
       ${transpose4x4Bytes}
       if (page < pages) { words[to + n * ${V}] = vec4u(y0, y1, y2, y3); }
       ${
         words.twiceOffset
           ? `let twice_offset = ${words.twiceOffset('n')};
-      added = fma(vec4f(vec4i(${each(4, q => `dot4I8Packed(y${q}, twice_offset)`, ', ')})), scale * 0.5, added);`
+      added = fma(vec4f(vec4i(@list(q, 4, dot4I8Packed(y$q, twice_offset)))), scale * 0.5, added);`
           : ''
       }
     }
@@ -214,7 +202,7 @@ fn main(group: vec3u, local_index: u32) {
       words[to + ${(words.maxWords + 1) * V}] = bitcast<vec4u>(added);
     }
   }
-}`;
+}`);
   return {
     name: `page-relative queries ${name} ${G}/${kvHeads}${hasSubgroups ? ' subgroup ops' : ''}`,
     summary: 'Transforms the queries for each page, for keys stored relative to their page.',

@@ -4,8 +4,8 @@ import type { Kernel } from '../../kernel.ts';
 import type { AttendShape } from '../attend.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
 import { poolLoads } from '../pool-loads.ts';
-import { each } from '../snippets.ts';
 import { firstRead, PAGE_BUFFERS, PAGE_PARAMS, pageOffsets, type Side } from '../sources.ts';
+import { PAGE_ITEM } from '../work-items.ts';
 import { attend, type KeyStage, type ValueStage } from './attend.ts';
 import { vectors } from './names.ts';
 
@@ -17,10 +17,8 @@ export function attendPagesFourSubgroups(
   rows: number,
 ): Kernel {
   const { pageTokens: P } = shape;
-  const here = (t: string) => (4 * LANES > P ? ` & vec4<bool>(${t} < ${P})` : '');
   const Q = shape.group * rows;
-  const rowOf = (q: number) => Math.floor(Math.min(q, Q - 1) / shape.group);
-  const firstReads = (v: number) => each(4, k => `first_read(item, ${rowOf(4 * v + k)}u)`, ', ');
+  const firstReads = `vec4i(@list(k, 4, first_read(item, $(min(4 * v + k, ${Q - 1}) / ${shape.group})u)))`;
   return attend(
     {
       name: 'pages',
@@ -30,10 +28,10 @@ export function attendPagesFourSubgroups(
       keys: { ...keys.stage, text: `${poolLoads}\n${firstRead}\n${keys.stage.text ?? ''}` },
       values: values.stage,
       // A subgroup without a page reads the last one, with all tokens masked.
-      begin: `let page = min(subgroup, data[item + 3] - 1);
-  ${each(vectors(Q), v => `let first_read${v} = select(vec4i(${firstReads(v)}) - i32(page * ${P}), vec4i(${P}), subgroup >= data[item + 3]);`)}
+      begin: `let page = min(subgroup, ${PAGE_ITEM.at.rounds} - 1);
+  @unroll(v, ${vectors(Q)}) let first_read$v = select(${firstReads} - i32(page * ${P}), vec4i(${P}), subgroup >= ${PAGE_ITEM.at.rounds});
   ${pageOffsets(keys.layout, values.layout)}`,
-      visible: (t, v) => `(vec4i(i32(${t})) >= first_read${v})${here(t)}`,
+      visible: `(vec4i(i32((4 * lane + $j))) >= first_read$v)${4 * LANES > P ? ` & vec4<bool>((4 * lane + $j) < ${P})` : ''}`,
     },
     shape,
     rows,

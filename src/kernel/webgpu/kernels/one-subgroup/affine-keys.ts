@@ -6,11 +6,11 @@
 import type { PageLayout } from '../../../page-layout.ts';
 import { blockStart, pageStart } from '../names.ts';
 import type { PageShape } from '../shape.ts';
-import { each, float, packRounded, ROUND_MAGIC } from '../snippets.ts';
+import { float, packRounded, ROUND_MAGIC } from '../snippets.ts';
 import { stripsOf } from '../strips.ts';
 import { addTerm, type KeyStage, LOG2E, vec4Of } from './attend.ts';
 import { products } from './int8-levels.ts';
-import { component, dots, queryOrigin, queryScale, queryScaleOf, SCRATCH, vectors } from './names.ts';
+import { SCRATCH, vectors } from './names.ts';
 import { type Lines, prefetchStrip, stripLoop } from './strip-loop.ts';
 import { LANES, reduceAddRun, reduceScatterRuns, selectByRun } from './subgroup.ts';
 
@@ -46,15 +46,14 @@ export function affineKeys(name: string, layout: PageLayout, shape: PageShape): 
   const words = D / 4;
   // Query words per lane, and a valid word for lanes that have none.
   const wordsPerLane = Math.ceil(words / LANES);
-  const place = (k: number) => `min(lane + ${k * LANES}, ${words - 1}u)`;
-  const hasWord = (k: number) => `lane + ${k * LANES} < ${words}`;
-  const raw = (Q: number, k: number, i: number, v: number) => {
-    const x = `bitcast<vec4f>(vec4u${vec4Of(Q, v, q => `queries[${queryOrigin(q)} + 4 * ${place(k)} + ${i}]`)})`;
-    return (k + 1) * LANES <= words ? x : `select(vec4f(0.0), ${x}, ${hasWord(k)})`;
+  const place = `min(lane + $(${LANES} * k), ${words - 1}u)`;
+  const hasWord = `lane + $(${LANES} * k) < ${words}`;
+  const raw = (Q: number) => {
+    const x = `bitcast<vec4f>(vec4u${vec4Of(Q, `queries[query_origin$q + 4 * ${place} + $i]`)})`;
+    return words % LANES === 0 ? x : `select(vec4f(0.0), ${x}, ${hasWord})`;
   };
   /** Word n of the queries for group d. */
-  const wordAt = (Q: number, d: number | string, n: string, v: number) =>
-    `${SCRATCH}[(${d} * ${words} + ${n}) * ${vectors(Q)} + ${v}]`;
+  const wordAt = (Q: number, d: string, n: string) => `${SCRATCH}[(${d} * ${words} + ${n}) * ${vectors(Q)} + $v]`;
   const lines: Lines = {
     strips,
     id: 'k',
@@ -62,40 +61,29 @@ export function affineKeys(name: string, layout: PageLayout, shape: PageShape): 
     lineIndices: [0, 1, 2, 3].map(j => `lane + ${LANES * j}`),
   };
   /**
-   * Quantizes queries times the steps of group d to int8 with a maximum of 127 (as offset binary first, so that the
+   * Quantizes queries times the steps of group `$d` to int8 with a maximum of 127 (as offset binary first, so that the
    * bits of ROUND_MAGIC are the same for all), and sums what the middles of the ranges add.
    */
-  const quantizeQueries = (Q: number, d: number) => `
-    ${each(vectors(Q), v => `var max_abs${d}_${v} = vec4f(0.0); var added${d}_${v} = vec4f(0.0);`)}
+  const quantizeQueries = (Q: number) => `
+    @unroll(v, ${vectors(Q)}) { var max_abs$d_$v = vec4f(0.0); var added$d_$v = vec4f(0.0); }
     {
-      ${each(wordsPerLane, k =>
-        each(
-          4,
-          i => `let range${k}_${i} = unpack2x16float(keyRanges${d}_${k}[${i}]);
-      let middle${k}_${i} = vec4f(fma(${float(half)}, range${k}_${i}.y, range${k}_${i}.x));
-      ${each(
-        vectors(Q),
-        v => `let x${k}_${i}_${v} = raw${k}_${i}_${v} * range${k}_${i}.y;
-      max_abs${d}_${v} = max(max_abs${d}_${v}, abs(x${k}_${i}_${v}));
-      added${d}_${v} = fma(raw${k}_${i}_${v}, middle${k}_${i}, added${d}_${v});`,
-      )}`,
-        ),
-      )}
-      ${each(vectors(Q), v => `max_abs${d}_${v} = reduce_max(max_abs${d}_${v}); let unit${v} = 127.0 / max(max_abs${d}_${v}, vec4f(1e-30));`)}
-      ${each(
-        wordsPerLane,
-        k => `if (${hasWord(k)}) {
-        ${each(4, i => each(vectors(Q), v => `let y${i}_${v} = bitcast<vec4u>(fma(x${k}_${i}_${v}, unit${v}, ${ROUND_MAGIC} + 128.0));`, ' '))}
-        ${each(
-          vectors(Q),
-          v =>
-            `${wordAt(Q, d, place(k), v)} = ${packRounded(
-              [0, 1, 2, 3].map(i => `y${i}_${v}`),
-              'vec4u',
-            )} ^ vec4u(0x80808080u);`,
-        )}
-      }`,
-      )}
+      @unroll(k, ${wordsPerLane}) @unroll(i, 4) {
+        let range$k_$i = unpack2x16float(keyRanges$d_$k[$i]);
+        let middle$k_$i = vec4f(fma(${float(half)}, range$k_$i.y, range$k_$i.x));
+        @unroll(v, ${vectors(Q)}) {
+          let x$k_$i_$v = raw$k_$i_$v * range$k_$i.y;
+          max_abs$d_$v = max(max_abs$d_$v, abs(x$k_$i_$v));
+          added$d_$v = fma(raw$k_$i_$v, middle$k_$i, added$d_$v);
+        }
+      }
+      @unroll(v, ${vectors(Q)}) {
+        max_abs$d_$v = reduce_max(max_abs$d_$v);
+        let unit$v = 127.0 / max(max_abs$d_$v, vec4f(1e-30));
+      }
+      @unroll(k, ${wordsPerLane}) if (${hasWord}) {
+        @unroll(i, 4) @unroll(v, ${vectors(Q)}) let y$i_$v = bitcast<vec4u>(fma(x$k_$i_$v, unit$v, ${ROUND_MAGIC} + 128.0));
+        @unroll(v, ${vectors(Q)}) ${wordAt(Q, '$d', place)} = ${packRounded(['y0_$v', 'y1_$v', 'y2_$v', 'y3_$v'], 'vec4u')} ^ vec4u(0x80808080u);
+      }
     }`;
   const perGroup = (text: (d: number) => string) => Array.from({ length: groups }, (_, d) => text(d));
   const unit = Math.LOG2E / 127 / 2 ** (8 - codes.bits);
@@ -105,26 +93,26 @@ export function affineKeys(name: string, layout: PageLayout, shape: PageShape): 
     queryWords: D,
     scratchVectors: Q => groups * words * vectors(Q),
     text: () => '',
-    load: Q =>
-      each(wordsPerLane, k => each(4, i => each(vectors(Q), v => `let raw${k}_${i}_${v} = ${raw(Q, k, i, v)};`, ' '))),
+    load: Q => `@unroll(k, ${wordsPerLane}) @unroll(i, 4) @unroll(v, ${vectors(Q)}) let raw$k_$i_$v = ${raw(Q)};`,
     loadConstants: () => `
     ${norms ? `let keyNorms0 = read_f16x4(${norms.per === 'page' ? pageStart('key') : blockStart('key')} + ${norms.offset} + 8 * lane);` : ''}
-    ${each(groups, d => each(wordsPerLane, k => `let keyRanges${d}_${k} = pool4[(${blockStart('key')} + ${rangesOffset}) / 16 + ${d * words} + ${place(k)}];`, ' '))}`,
+    @unroll(d, ${groups}) @unroll(k, ${wordsPerLane}) let keyRanges$d_$k = pool4[(${blockStart('key')} + ${rangesOffset}) / 16 + $(d * ${words}) + ${place}];`,
     begin: Q => `
     workgroupBarrier();
-    ${each(groups, d => quantizeQueries(Q, d))}
-    ${each(
-      vectors(Q),
-      v => `${reduceScatterRuns(
-        perGroup(d => `added${d}_${v}`),
-        `added${v}`,
-      )} ${reduceAddRun(`added${v}`, groups)} added${v} *= ${LOG2E};
-    let ${queryScale(v)} = ${selectByRun(perGroup(d => `max_abs${d}_${v}`))} * ${float(unit)};`,
-    )}
+    @unroll(d, ${groups}) { ${quantizeQueries(Q)} }
+    @unroll(v, ${vectors(Q)}) {
+      ${reduceScatterRuns(
+        perGroup(d => `added${d}_$v`),
+        'added$v',
+      )}
+      ${reduceAddRun('added$v', groups)}
+      added$v *= ${LOG2E};
+      let query_scale$v = ${selectByRun(perGroup(d => `max_abs${d}_$v`))} * ${float(unit)};
+    }
     ${prefetchStrip(lines)}
     workgroupBarrier();`,
     sums: Q => `
-    ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4i(0);`, ' '))}
+    @unroll(j, 4) @unroll(v, ${vectors(Q)}) var d$j_$v = vec4i(0);
     ${stripLoop(
       lines,
       (n, words) =>
@@ -132,14 +120,14 @@ export function affineKeys(name: string, layout: PageLayout, shape: PageShape): 
           Q,
           'I',
           words.map(({ top }) => top),
-          (l, q) => component(`d${l}_`, q),
-          v => wordAt(Q, groupOfLane, n, v),
+          'd',
+          wordAt(Q, groupOfLane, n),
         ),
       { prefetched: true, flipSigns: true },
     )}
-    ${each(Q, q => `let ${dots(0, q)} = vec4f(vec4i(${each(4, j => component(`d${j}_`, q), ', ')}));`)}`,
-    score: (q, _, plus) => {
-      const score = `fma(${dots(0, q)}, vec4f(${queryScaleOf(q)}), vec4f(${component('added', q)}))`;
+    @unroll(q, ${Q}) let dots0_$q = vec4f(vec4i(@list(j, 4, d$j_$[q])));`,
+    score: plus => {
+      const score = 'fma(dots$c_$q, vec4f(query_scale$[q]), vec4f(added$[q]))';
       return norms ? `fma(keyNorms0, ${score}, ${plus ?? 'vec4f(0.0)'})` : addTerm(score, plus);
     },
   };

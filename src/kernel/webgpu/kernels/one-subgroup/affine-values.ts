@@ -7,11 +7,11 @@
 import type { PageLayout } from '../../../page-layout.ts';
 import { blockStart } from '../names.ts';
 import type { PageShape } from '../shape.ts';
-import { each, float, maxOf4 } from '../snippets.ts';
+import { float, maxOf4 } from '../snippets.ts';
 import { stripsOf } from '../strips.ts';
 import { roundsOf, type Tokens, type ValueStage, vec4Of } from './attend.ts';
 import { addColumns } from './int8-levels.ts';
-import { output, pageFactor, probabilities, rescale, vectors } from './names.ts';
+import { vectors } from './names.ts';
 import { quantizedProbabilities, sumsOfWords } from './quantized-probabilities.ts';
 import { type Lines, prefetchStrip } from './strip-loop.ts';
 import { LANES, reduceAddRun, reduceScatterRuns, selectByRun } from './subgroup.ts';
@@ -39,29 +39,33 @@ export function affineValues(name: string, layout: PageLayout, shape: PageShape)
     at: `${blockStart('value')} + ${codes.offset}`,
     lineIndices: [0, 1, 2, 3].map(j => `min(4 * lane + ${4 * LANES * r + j}, ${D - 1}u)`),
   });
-  /** The ranges of a lane's token j, as vec4u where aligned. */
+  /** The ranges of a lane's token `$j`, as vec4u where aligned. */
   const aligned4 = groups % 4 === 0;
-  const read = ({ at }: Tokens, j: number) => {
-    const first = `((${blockStart('value')} + ${rangesOffset}) / 4 + ${at(0, j)} * ${groups})`;
-    return aligned4
-      ? each(groups / 4, k => `let ranges${j}_${k} = pool4[${first} / 4 + ${k}];`, ' ')
-      : each(groups, d => `let ranges${j}_${d} = pool[${first} + ${d}];`, ' ');
+  const read = ({ at }: Tokens) => {
+    const first = `((${blockStart('value')} + ${rangesOffset}) / 4 + ${at} * ${groups})`;
+    return `@unroll(c, 1) @unroll(j, 4) ${
+      aligned4
+        ? `@unroll(k, ${groups / 4}) let ranges$j_$k = pool4[${first} / 4 + $k];`
+        : `@unroll(k, ${groups}) let ranges$j_$k = pool[${first} + $k];`
+    }`;
   };
-  const range = (d: number, j: number) => (aligned4 ? `ranges${j}_${d >> 2}[${d & 3}]` : `ranges${j}_${d}`);
-  const steps = (d: number) => `vec4f(${each(4, j => `unpack2x16float(${range(d, j)}).y`, ', ')})`;
-  const lows = (d: number) => `vec4f(${each(4, j => `unpack2x16float(${range(d, j)}).x`, ', ')})`;
-  const maxStep = (d: number) => `max_steps${d >> 2}[${d & 3}]`;
+  /** Of group d: an index of a loop, or a number. */
+  const ranges = (d: string) => (aligned4 ? `ranges$j_$(${d} / 4)[$(${d} % 4)]` : `ranges$j_$(${d})`);
+  const steps = (d: string) => `vec4f(@list(j, 4, unpack2x16float(${ranges(d)}).y))`;
+  const lows = (d: string) => `vec4f(@list(j, 4, unpack2x16float(${ranges(d)}).x))`;
+  const maxStep = (d: number | string) => `max_steps$(${d} / 4)[$(${d} % 4)]`;
   /** The value of each run of lanes in round r; past the last group lanes have no dims. */
   const perRun = (r: number, text: (d: number) => string, none: string) =>
     Array.from({ length: runs }, (_, i) => (runs * r + i < groups ? text(runs * r + i) : none));
+  const eachRound = (text: (r: number) => string) => Array.from({ length: rounds }, (_, r) => text(r)).join('\n');
   const columns = (Q: number, r: number) => `{
-      ${each(vectors(Q), v => `let units${v} = ${pageFactor(v)} * (${selectByRun(perRun(r, maxStep, '0.0'))} * ${float(2 ** (codes.bits - 8) / 255)});`)}
+      @unroll(v, ${vectors(Q)}) let units$v = page_factor$v * (${selectByRun(perRun(r, maxStep, '0.0'))} * ${float(2 ** (codes.bits - 8) / 255)});
       ${addColumns(
         Q,
         r,
         lines(r),
         words => words.map(({ top }) => top),
-        (n, v) => quantized.at(Q, `${groupOf(r)} * ${P / 4} + ${n}`, v),
+        n => quantized.at(Q, `${groupOf(r)} * ${P / 4} + ${n}`),
         { prefetched: r === 0 },
       )}
     }`;
@@ -69,40 +73,34 @@ export function affineValues(name: string, layout: PageLayout, shape: PageShape)
     name: `ranges ${name}`,
     dim: D,
     scratchVectors: quantized.scratchVectors,
-    prefetch: tokens => `${each(4, j => read(tokens, j))} ${prefetchStrip(lines(0))}`,
+    prefetch: tokens => `${read(tokens)} ${prefetchStrip(lines(0))}`,
     text: Q => `${quantized.declare(Q)}
 fn maxOf4(x: vec4f) -> f32 { return ${maxOf4('x')}; }`,
-    declare: Q => each(rounds, r => each(vectors(Q), v => `var correction${r}_${v} = vec4f(0.0);`, ' ')),
+    declare: Q => `@unroll(r, ${rounds}) @unroll(v, ${vectors(Q)}) var correction$r_$v = vec4f(0.0);`,
     accumulate: (Q, tokens) => `
-    ${each(vectors(groups), v => `let max_steps${v} = max(reduce_max(vec4f${vec4Of(groups, v, d => `maxOf4(abs(${steps(d)}))`)}), vec4f(1e-30));`)}
-    ${each(groups, d => each(vectors(Q), v => `var lows${d}_${v} = vec4f(0.0);`, ' '))}
-    ${quantized.store(
-      Q,
-      tokens,
-      q => probabilities(0, q),
+    @unroll(v, ${vectors(groups)}) let max_steps$v =
+      max(reduce_max(vec4f${vec4Of(groups, `maxOf4(abs(${steps('q')}))`)}), vec4f(1e-30));
+    @unroll(d, ${groups}) @unroll(v, ${vectors(Q)}) var lows$d_$v = vec4f(0.0);
+    ${quantized.store(Q, tokens, {
+      weights: 'prob0_$q',
+      by: `${steps('s')} * (255.0 / ${maxStep('s')})`,
       // Codes count from the middle, so that the dither meets no common part.
-      (v, _, d) => `let low = fma(vec4f(${float(middle)}), ${steps(d)}, ${lows(d)});
-      lows${d}_${v} = fma(${sumsOfWords}, vec4f(${maxStep(d)} * ${float(-middle / 255)}), vec4f${vec4Of(Q, v, q => `dot(${probabilities(0, q)}, low)`)});`,
-      (_, d) => `${steps(d)} * (255.0 / ${maxStep(d)})`,
+      after: `let low = fma(vec4f(${float(middle)}), ${steps('s')}, ${lows('s')});
+      lows$s_$v = fma(${sumsOfWords}, vec4f(${maxStep('s')} * ${float(-middle / 255)}), vec4f${vec4Of(Q, 'dot(prob0_$q, low)')});`,
+    })}
+    ${eachRound(
+      r => `@unroll(v, ${vectors(Q)}) {{
+      ${reduceScatterRuns(
+        perRun(r, d => `lows${d}_$v`, 'vec4f(0.0)'),
+        'run_sum',
+      )}
+      correction${r}_$v = fma(correction${r}_$v, rescale$v, run_sum * page_factor$v);
+    }}`,
     )}
-    ${each(rounds, r =>
-      each(
-        vectors(Q),
-        v =>
-          `{ ${reduceScatterRuns(
-            perRun(r, d => `lows${d}_${v}`, 'vec4f(0.0)'),
-            'run_sum',
-          )} correction${r}_${v} = fma(correction${r}_${v}, ${rescale(v)}, run_sum * ${pageFactor(v)}); }`,
-      ),
-    )}
-    ${each(rounds, r => columns(Q, r))}`,
-    finish: Q =>
-      each(rounds, r =>
-        each(
-          vectors(Q),
-          v =>
-            `${reduceAddRun(`correction${r}_${v}`, runs)} ${each(4, j => `${output(r, j, v)} += correction${r}_${v};`, ' ')}`,
-        ),
-      ),
+    ${eachRound(r => columns(Q, r))}`,
+    finish: Q => `@unroll(r, ${rounds}) @unroll(v, ${vectors(Q)}) {
+    ${reduceAddRun('correction$r_$v', runs)}
+    @unroll(j, 4) out$r_$j_$v += correction$r_$v;
+  }`,
   };
 }

@@ -14,23 +14,13 @@
  */
 
 import { type Kernel, readBuffer, u32, usedBuffers, writeBuffer } from '../../kernel.ts';
-import { type AttendShape, capScores, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
+import { type AttendShape, capScores, MASKED, type SourceOf } from '../attend.ts';
 import { pageStart } from '../names.ts';
-import { each, maxOf4 } from '../snippets.ts';
+import { maxOf4 } from '../snippets.ts';
 import { stateFloats } from '../transform.ts';
-import {
-  component,
-  FOUR_PARAM,
-  output,
-  outputOf,
-  pageFactor,
-  probabilities,
-  probabilitySum,
-  queryOrigin,
-  rescale,
-  SCRATCH,
-  vectors,
-} from './names.ts';
+import { unroll } from '../unroll.ts';
+import { PAGE_ITEM } from '../work-items.ts';
+import { FOUR_PARAM, SCRATCH, vectors } from './names.ts';
 import { LANES, subgroupFunctions } from './subgroup.ts';
 
 /** Scores are to the base 2: score scales are multiplied by this. */
@@ -47,16 +37,16 @@ const MIN_MAX_SCORE = '-1e37';
 /** Below the smallest positive f16 token factor. */
 const MIN_TOKEN_FACTOR = '2e-8';
 
-/** A vec4 with one expression per query; the last query fills up. */
-export const vec4Of = (Q: number, v: number, text: (q: number) => string): string =>
-  `(${each(4, k => text(Math.min(4 * v + k, Q - 1)), ', ')})`;
+/** The components of vec4 `$v` of queries: `text` for each query `$q`; the last query fills up. */
+export const vec4Of = (Q: number, text: string): string =>
+  `(@list(q in [${[0, 1, 2, 3].map(k => `$(min(4 * v + ${k}, ${Q - 1}))`)}], ${text}))`;
 
 /**
- * Index of dim i and vec4 v of queries in shared sums, where neighbouring lanes find their own side by side; and the
+ * Index of dim i and vec4 `$v` of queries in shared sums, where neighbouring lanes find their own side by side; and the
  * number of vec4s.
  */
-export const sharedSumIndex = (Q: number, i: string, v: number): string =>
-  `(((${i} / ${4 * LANES} * 4 + ${i} % 4) * ${vectors(Q)} + ${v}) * ${LANES} + ${i} / 4 % ${LANES})`;
+export const sharedSumIndex = (Q: number, i: string): string =>
+  `(((${i} / ${4 * LANES} * 4 + ${i} % 4) * ${vectors(Q)} + $v) * ${LANES} + ${i} / 4 % ${LANES})`;
 
 export const sharedSumVectors = (Q: number, dim: number): number => roundsOf(dim) * 4 * vectors(Q) * LANES;
 
@@ -65,16 +55,16 @@ export const roundsOf = (n: number): number => Math.ceil(n / 4 / LANES);
 
 /**
  * The tokens that a lane owns: four neighbours, or every 32nd where rows are read, so that neighbouring lanes read
- * neighbouring rows. `at(c, j)` is token j of chunk c.
+ * neighbouring rows. `at` is token `$j` of chunk `$c`.
  */
 export interface Tokens {
   strided: boolean;
-  at(c: number, j: number): string;
+  at: string;
 }
 
 const tokensOf = ({ strided = false, firstToken = 'lane' }: KeyStage): Tokens => ({
   strided,
-  at: (c, j) => (strided ? `(${firstToken} + ${4 * LANES * c + LANES * j})` : `(4 * lane + ${4 * LANES * c + j})`),
+  at: strided ? `(${firstToken} + $(${4 * LANES} * c + ${LANES} * j))` : `(4 * lane + $(${4 * LANES} * c + j))`,
 });
 
 /** Common to both stages. Texts may depend on the number of queries, Q. */
@@ -113,31 +103,31 @@ export interface KeyStage extends Stage {
   /** Whether a lane owns every 32nd token, and its first, if not the lane's own number. */
   strided?: boolean;
   firstToken?: string;
-  /** Loads the queries: query q begins at `queryOrigin(q)`, or at `query_origin(item, head, q)` for any q. */
+  /** Loads the queries: query Q begins at `query_originQ`, or at `query_origin(item, head, q)` for any q. */
   load(Q: number): string;
-  /** Computes `dots(c, q)`, the dot products of query q with the four tokens of chunk c. */
+  /** Computes `dotsC_Q`, the dot products of query Q with the four tokens of chunk C. */
   sums(Q: number): string;
-  /** Scores (to the base 2) from the dot products, plus a term. */
-  score(q: number, c: number, plus?: string): string;
+  /** Scores (to the base 2) of query `$q` and chunk `$c` from the dot products, plus a term. */
+  score(plus?: string): string;
   /** For centered pages. */
   means?: PageMeans;
 }
 
 export interface ValueStage extends Stage {
-  /** Factors of the four tokens of chunk c that are folded into their probabilities; none unless given. */
-  tokenFactor?(c: number): string;
+  /** Factors of the four tokens of chunk `$c` that are folded into their probabilities; none unless given. */
+  tokenFactor?: string;
   /** Variables that live through all pages. */
   declare?(Q: number): string;
   /** Starts the first loads before probabilities are computed. */
   prefetch?(tokens: Tokens): string;
   /**
-   * Adds to `output(r, j, v)` the sums of dim 4 (lane + 32 r) + j. The probabilities `probabilities(c, q)` count by
-   * `pageFactor(v)`, earlier sums by `rescale(v)`.
+   * Adds to `outR_J_V` the sums of dim 4 (lane + 32 R) + J. The probabilities `probC_Q` count by `page_factorV`, earlier
+   * sums by `rescaleV`.
    */
   accumulate(Q: number, tokens: Tokens): string;
-  /** The dim of `output(r, j, ...)`, if not that. */
-  dimOf?(r: number, j: number): string;
-  /** Whether j stands for dim lane + 32 j (and 128 r) instead. */
+  /** The dim of `out$r_$j_V`, if not that. */
+  dimOf?: string;
+  /** Whether J stands for dim lane + 32 J (and 128 R) instead. */
   strided?: boolean;
   /** Statements after the last page. */
   finish?(Q: number): string;
@@ -146,8 +136,8 @@ export interface ValueStage extends Stage {
 }
 
 export interface Source extends SourceOf<KeyStage, ValueStage> {
-  /** Whether the queries of a row see token t, and whether all queries see all tokens. */
-  visible(row: number, t: string): string;
+  /** Whether the queries of row `$r` see token t, and whether all queries see all tokens. */
+  visible(t: string): string;
   allVisible: string;
   /** Index of the first round, and of the one after the last. */
   firstRound: string;
@@ -156,14 +146,43 @@ export interface Source extends SourceOf<KeyStage, ValueStage> {
 
 /** What the mean of a page adds to the scores of each query. Lanes have pairs of dims. */
 const meanScores = (Q: number, { dims, offset, floatQuery }: PageMeans): string => `
-    ${each(vectors(Q), v => `var mean_score${v} = vec4f(0.0);`, ' ')}
+    @unroll(v, ${vectors(Q)}) var mean_score$v = vec4f(0.0);
     for (var n = lane; n < ${dims / 2}; n += ${LANES}) {
       let mean = unpack2x16float(pool[(${pageStart('key')} + ${offset}) / 4 + head * ${dims / 2} + n]);
-      ${each(Q, q => `${component('mean_score', q)} += dot(mean, bitcast<vec2f>(vec2u(${each(2, k => `queries[${queryOrigin(q)} + ${floatQuery + k} + 2 * n]`, ', ')})));`)}
+      @unroll(q, ${Q}) mean_score$[q] += dot(mean,
+        bitcast<vec2f>(vec2u(@list(k, 2, queries[query_origin$q + $(${floatQuery} + k) + 2 * n]))));
     }
-    ${each(vectors(Q), v => `mean_score${v} = reduce_add(mean_score${v}) * ${LOG2E};`, ' ')}`;
+    @unroll(v, ${vectors(Q)}) mean_score$v = reduce_add(mean_score$v) * ${LOG2E};`;
 
-/** Words of an item: those of ../attend.ts. */
+/** Stores the sums of query `$q`. The last lanes may own dims past the last one. */
+function storeOutput({ dim: C, dimOf, strided }: ValueStage): string {
+  const rounds = roundsOf(C);
+  const store = (n: string, guard: string, text: string, whole: number, count: number) =>
+    `@unroll(${n}, ${whole}) ${text} @unroll(${n}, ${whole}..${count}) if (${guard}) { ${text} }`;
+  if (dimOf) {
+    const text = 'states[at + i / 4][i % 4] = out$r_$j_$[q];';
+    const guarded = C % (4 * LANES) === 0 ? text : `if (i < ${C}) { ${text} }`;
+    return `@unroll(r, ${rounds}) @unroll(j, 4) {{ let i = ${dimOf}; ${guarded} }}`;
+  }
+  if (strided)
+    return store(
+      'n',
+      `lane + $(${LANES} * n) < ${C}`,
+      `states[at + $(${LANES / 4} * n) + lane / 4][lane % 4] = out$(n / 4)_$(n % 4)_$[q];`,
+      Math.floor(C / LANES),
+      4 * rounds,
+    );
+  const S = Math.ceil(C / 4);
+  return store(
+    'r',
+    `lane + $(${LANES} * r) < ${S}`,
+    `states[at + lane + $(${LANES} * r)] = vec4f(@list(j, 4, out$r_$j_$[q]));`,
+    Math.floor(S / LANES),
+    rounds,
+  );
+}
+
+/** Items are those of ../work-items.ts. */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroupSize } = shape;
   const { tokens: P, keys, values } = source;
@@ -171,67 +190,29 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const Q = G * rows;
   const V = vectors(Q);
   const C = values.dim;
-  const S = Math.ceil(C / 4);
   const [chunks, rounds] = [roundsOf(P), roundsOf(C)];
   const hasSubgroups = subgroupSize === LANES;
   const scratchSize = Math.max(keys.scratchVectors?.(Q) ?? 0, values.scratchVectors?.(Q) ?? 0);
   const tokens = tokensOf(keys);
-  const visible = (row: number, c: number) => {
-    const sees = each(4, j => source.visible(row, tokens.at(c, j)), ', ');
-    const here = each(4, j => `${tokens.at(c, j)} < ${P}`, ', ');
-    return `vec4<bool>(${sees})${P % (4 * LANES) === 0 ? '' : ` & vec4<bool>(${here})`}`;
-  };
   // Lanes without a token of a short page always mask.
-  const allVisible = P % (4 * LANES) === 0 ? source.allVisible : 'false';
-  const plus = (c: number, q: number) =>
-    [...(values.tokenFactor ? [`logs${c}`] : []), ...(keys.means ? [`vec4f(${component('mean_score', q)})`] : [])].join(
-      ' + ',
-    );
+  const whole = P % (4 * LANES) === 0;
+  const allVisible = whole ? source.allVisible : 'false';
+  const here = whole ? '' : ` & vec4<bool>(@list(j, 4, ${tokens.at} < ${P}))`;
+  const { tokenFactor } = values;
+  const plus = [tokenFactor && 'logs$c', keys.means && 'vec4f(mean_score$[q])'].filter(Boolean).join(' + ');
   // Factors of tokens are not part of the score.
-  const cap = (c: number, q: number) =>
-    values.tokenFactor ? `cap_scores(s${c}_${q} - logs${c}) + logs${c}` : `cap_scores(s${c}_${q})`;
-  const scores = (c: number) => `
-    ${values.tokenFactor ? `let factors${c} = max(${values.tokenFactor(c)}, vec4f(${MIN_TOKEN_FACTOR})); let logs${c} = log2(factors${c});` : ''}
-    ${each(Q, q => `var s${c}_${q} = ${keys.score(q, c, plus(c, q) || undefined)};`)}
-    if (p.softcap > 0.0) { ${each(Q, q => `s${c}_${q} = ${cap(c, q)};`)} }
-    if (!(${allVisible})) {
-      ${each(rows, row => `let visible${row} = ${visible(row, c)};`)}
-      ${each(Q, q => `s${c}_${q} = select(vec4f(${MASKED}), s${c}_${q}, visible${Math.floor(q / G)});`)}
-    }
-    ${each(Q, q => `${component('top', q)} = max(${component('top', q)}, ${maxOf4(`s${c}_${q}`)});`)}`;
-  /** Sum of the four components of w, each times its own of `by` where given. */
-  const weightedSum4 = (w: string, by?: string) =>
-    by
-      ? `fma(${w}.x, ${by}.x, fma(${w}.y, ${by}.y, fma(${w}.z, ${by}.z, ${w}.w * ${by}.w)))`
-      : `((${w}.x + ${w}.y) + (${w}.z + ${w}.w))`;
-  const computeProbabilities = (c: number) => `
-    ${values.tokenFactor ? `let inverse${c} = 1.0 / factors${c};` : ''}
-    ${each(
-      Q,
-      q => `let ${probabilities(c, q)} = exp2(s${c}_${q} - vec4f(${component('top', q)}));
-    ${component('sum', q)} += ${weightedSum4(probabilities(c, q), values.tokenFactor && `inverse${c}`)};`,
-    )}`;
-  const storeOutput = (r: number, q: number) => {
-    if (values.dimOf)
-      return each(4, j => {
-        const store = `states[at + i / 4][i % 4] = ${outputOf(r, j, q)};`;
-        return `{ let i = ${values.dimOf!(r, j)}; ${C % (4 * LANES) === 0 ? store : `if (i < ${C}) { ${store} }`} }`;
-      });
-    if (values.strided)
-      return each(4, j => {
-        const first = 4 * LANES * r + LANES * j;
-        const store = `states[at + ${first / 4} + lane / 4][lane % 4] = ${outputOf(r, j, q)};`;
-        return first + LANES <= C ? store : `if (lane + ${first} < ${C}) { ${store} }`;
-      });
-    const store = `states[at + lane + ${r * LANES}] = vec4f(${each(4, j => outputOf(r, j, q), ', ')});`;
-    return S >= LANES * (r + 1) ? store : `if (lane + ${r * LANES} < ${S}) { ${store} }`;
-  };
-  const body = /* wgsl */ `
+  const cap = tokenFactor ? 'cap_scores(s$c_$q - logs$c) + logs$c' : 'cap_scores(s$c_$q)';
+  const w = 'prob$c_$q';
+  const by = 'inverse$c';
+  const probabilitySum = tokenFactor
+    ? `fma(${w}.x, ${by}.x, fma(${w}.y, ${by}.y, fma(${w}.z, ${by}.z, ${w}.w * ${by}.w)))`
+    : `((${w}.x + ${w}.y) + (${w}.z + ${w}.w))`;
+  const body = unroll(/* wgsl */ `
 var<private> lane: u32;
 ${subgroupFunctions(hasSubgroups)}
 /** Offset of query q of an item: rows past the last repeat it. */
 fn query_origin(item: u32, head: u32, q: u32) -> u32 {
-  return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.queryWords};
+  return ((${PAGE_ITEM.at.row} + min(q / ${G}, ${PAGE_ITEM.at.rows} - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.queryWords};
 }
 ${scratchSize > 0 ? `var<workgroup> ${SCRATCH}: array<vec4u, ${scratchSize}>;` : ''}
 ${capScores(LOG2E)}
@@ -240,12 +221,12 @@ ${values.text(Q)}
 
 fn main(group: vec3u, local_index: u32) {
   lane = local_index;
-  let item = p.table + p.items + ${ITEM_WORDS} * group.x;
+  let item = p.table + p.items + ${PAGE_ITEM.words} * group.x;
   let head = group.y;
-  ${each(Q, q => `let ${queryOrigin(q)} = query_origin(item, head, ${q}u);`)}
+  @unroll(q, ${Q}) let query_origin$q = query_origin(item, head, $qu);
   ${keys.load(Q)}
-  ${each(V, v => `var m${v} = vec4f(${MASKED}); var l${v} = vec4f(0.0);`)}
-  ${each(rounds, r => each(4, j => each(V, v => `var ${output(r, j, v)} = vec4f(0.0);`, ' '), ' '))}
+  @unroll(v, ${V}) { var m$v = vec4f(${MASKED}); var l$v = vec4f(0.0); }
+  @unroll(r, ${rounds}) @unroll(j, 4) @unroll(v, ${V}) var out$r_$j_$v = vec4f(0.0);
   ${values.declare?.(Q) ?? ''}
   workgroupBarrier();
 
@@ -259,41 +240,52 @@ fn main(group: vec3u, local_index: u32) {
     ${keys.sums(Q)}
     ${values.prefetch?.(tokens) ?? ''}
     // 2. unnormalized probabilities (online softmax)
-    ${each(V, v => `var top${v} = vec4f(${MASKED}); var ${probabilitySum(v)} = vec4f(0.0);`)}
-    ${each(chunks, scores)}
-    ${each(
-      V,
-      v => `top${v} = max(reduce_max(top${v}), vec4f(${MIN_MAX_SCORE}));
-    // Online softmax: whichever of the earlier sums and this page has the smaller maximum is scaled down.
-    let is_higher${v} = top${v} > m${v};
-    let decay${v} = exp2(-abs(top${v} - m${v}));
-    let ${rescale(v)} = select(vec4f(1.0), decay${v}, is_higher${v});
-    let ${pageFactor(v)} = select(decay${v}, vec4f(1.0), is_higher${v});
-    m${v} = max(m${v}, top${v});`,
-    )}
-    ${each(chunks, computeProbabilities)}
-    ${each(V, v => `l${v} = fma(l${v}, ${rescale(v)}, ${probabilitySum(v)} * ${pageFactor(v)});`, ' ')}
+    @unroll(v, ${V}) { var top$v = vec4f(${MASKED}); var sum$v = vec4f(0.0); }
+    @unroll(c, ${chunks}) {
+      ${tokenFactor ? `let factors$c = max(${tokenFactor}, vec4f(${MIN_TOKEN_FACTOR})); let logs$c = log2(factors$c);` : ''}
+      @unroll(q, ${Q}) var s$c_$q = ${keys.score(plus || undefined)};
+      if (p.softcap > 0.0) { @unroll(q, ${Q}) s$c_$q = ${cap}; }
+      if (!(${allVisible})) {
+        @unroll(r, ${rows}) let visible$r = vec4<bool>(@list(j, 4, ${source.visible(tokens.at)}))${here};
+        @unroll(q, ${Q}) s$c_$q = select(vec4f(${MASKED}), s$c_$q, visible$(q / ${G}));
+      }
+      @unroll(q, ${Q}) top$[q] = max(top$[q], ${maxOf4('s$c_$q')});
+    }
+    @unroll(v, ${V}) {
+      top$v = max(reduce_max(top$v), vec4f(${MIN_MAX_SCORE}));
+      // Online softmax: whichever of the earlier sums and this page has the smaller maximum is scaled down.
+      let is_higher$v = top$v > m$v;
+      let decay$v = exp2(-abs(top$v - m$v));
+      let rescale$v = select(vec4f(1.0), decay$v, is_higher$v);
+      let page_factor$v = select(decay$v, vec4f(1.0), is_higher$v);
+      m$v = max(m$v, top$v);
+    }
+    @unroll(c, ${chunks}) {
+      ${tokenFactor ? 'let inverse$c = 1.0 / factors$c;' : ''}
+      @unroll(q, ${Q}) {
+        let prob$c_$q = exp2(s$c_$q - vec4f(top$[q]));
+        sum$[q] += ${probabilitySum};
+      }
+    }
+    @unroll(v, ${V}) l$v = fma(l$v, rescale$v, sum$v * page_factor$v);
     // 3. values, weighted by the probabilities
     ${values.accumulate(Q, tokens)}
   }
 
-  ${each(V, v => `l${v} = reduce_add(l${v}); m${v} = m${v} * ${LN2};`, ' ')}
+  @unroll(v, ${V}) { l$v = reduce_add(l$v); m$v = m$v * ${LN2}; }
   ${values.finish?.(Q) ?? ''}
   ${
     values.sharedSums
       ? `workgroupBarrier();
-  ${each(rounds, r => each(4, j => each(V, v => `${output(r, j, v)} = ${values.sharedSums}[${((4 * r + j) * V + v) * LANES} + lane];`, ' ')))}`
+  @unroll(r, ${rounds}) @unroll(j, 4) @unroll(v, ${V}) out$r_$j_$v = ${values.sharedSums}[$(((4 * r + j) * ${V} + v) * ${LANES}) + lane];`
       : ''
   }
-  ${each(
-    Q,
-    q => `if (${Math.floor(q / G)} < data[item + 1]) {
-    let at = ((data[item + 5] + ${Math.floor(q / G)} * data[item + 6]) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C) / 4};
-    ${each(rounds, r => storeOutput(r, q))}
-    if (lane == 0) { states[at + ${S}] = vec4f(${component('m', q)}, ${component('l', q)}, 0.0, 0.0); }
-  }`,
-  )}
-}`;
+  @unroll(q, ${Q}) if ($(q / ${G}) < ${PAGE_ITEM.at.rows}) {
+    let at = ((${PAGE_ITEM.at.firstState} + $(q / ${G}) * ${PAGE_ITEM.at.stateStride}) * ${H} + head * ${G} + $(q % ${G})) * ${stateFloats(C) / 4};
+    ${storeOutput(values)}
+    if (lane == 0) { states[at + ${Math.ceil(C / 4)}] = vec4f(m$[q], l$[q], 0.0, 0.0); }
+  }
+}`);
   const bindings = usedBuffers(source.buffers, `${source.begin}${body}`);
   return {
     name: `attend ${source.name} one subgroup ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}${hasSubgroups ? ' subgroup ops' : ''}`,

@@ -9,12 +9,12 @@
 import type { PageLayout } from '../../../page-layout.ts';
 import { blockStart } from '../names.ts';
 import type { PageShape } from '../shape.ts';
-import { each, transpose4x4Bytes } from '../snippets.ts';
+import { transpose4x4Bytes } from '../snippets.ts';
 import { encodingTableOffset } from '../tables.ts';
 import { int8Words } from '../transform.ts';
 import { addTerm, type KeyStage, type ValueStage } from './attend.ts';
 import { loadQueries, queryDeclaration, queryWord } from './int8-queries.ts';
-import { component, dots, FOUR, output, pageFactor, probabilities, queryScaleOf, rescale, vectors } from './names.ts';
+import { FOUR, vectors } from './names.ts';
 import { quantizedProbabilities, sumsOfWords } from './quantized-probabilities.ts';
 import { LANES } from './subgroup.ts';
 
@@ -56,13 +56,19 @@ export function codebookKeys(name: string, layout: PageLayout, shape: PageShape)
     load: Q => `${load('key', book.unit, ' ^ 0x80808080u')}
   ${loadQueries(Q, D)}`,
     sums: Q => `
-    ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4i(0);`, ' '))}
+    @unroll(j, 4) @unroll(v, ${vectors(Q)}) var d$j_$v = vec4i(0);
     for (var column = 0u; column < ${D / 4}; column += ${PREFETCH}) {
-      ${each(PREFETCH, u => `let codes${u} = pool[(${blockStart('key')} + ${book.offset}) / 4 + (column + ${u}) * ${LANES} + lane];`)}
-      ${each(PREFETCH, u => `{ ${each(vectors(Q), v => `let q${v} = ${queryWord(Q, `column + ${u}`, v)};`, ' ')} ${each(4, j => `{ let e = key_book[(codes${u} >> ${8 * j}u) & 255u]; ${each(Q, q => `${component(`d${j}_`, q)} += dot4I8Packed(e, ${component('q', q)});`, ' ')} }`)} }`)}
+      @unroll(u, ${PREFETCH}) let codes$u = pool[(${blockStart('key')} + ${book.offset}) / 4 + (column + $u) * ${LANES} + lane];
+      @unroll(u, ${PREFETCH}) {{
+        @unroll(v, ${vectors(Q)}) let q$v = ${queryWord(Q, 'column + $u')};
+        @unroll(j, 4) {{
+          let e = key_book[(codes$u >> $(8 * j)u) & 255u];
+          @unroll(q, ${Q}) d$j_$[q] += dot4I8Packed(e, q$[q]);
+        }}
+      }}
     }
-    ${each(Q, q => `let ${dots(0, q)} = vec4f(vec4i(${each(4, j => component(`d${j}_`, q), ', ')}));`)}`,
-    score: (q, _, plus) => addTerm(`${dots(0, q)} * vec4f(${queryScaleOf(q)} * key_unit)`, plus),
+    @unroll(q, ${Q}) let dots0_$q = vec4f(vec4i(@list(j, 4, d$j_$[q])));`,
+    score: plus => addTerm('dots$c_$q * vec4f(query_scale$[q] * key_unit)', plus),
   };
 }
 
@@ -71,38 +77,35 @@ export function codebookValues(name: string, layout: PageLayout, shape: PageShap
   if (!book) return undefined;
   const { headDim: D, pageTokens: P } = shape;
   const quantized = quantizedProbabilities(P);
-  const four = (Q: number, w: number, k: number) => `{
-        let c = codes${w}[${k}];
-        ${each(4, j => `let x${j} = value_book[(c >> ${8 * j}u) & 255u];`, ' ')}
-        ${transpose4x4Bytes}
-        ${each(vectors(Q), v => `let b${v} = ${quantized.at(Q, `part * 8 + ${4 * w + k}`, v)};`, ' ')}
-        ${each(Q, q => each(4, j => `${component(`d${j}_`, q)} += dot4U8Packed(y${j}, ${component('b', q)});`, ' '))} }`;
   return {
     name: `book ${name}`,
     dim: D,
     scratchVectors: quantized.scratchVectors,
     text: Q => `${bookText('value')}\n${quantized.declare(Q)}`,
-    declare: Q => `${load('value', book.unit, '')} ${each(vectors(Q), v => `var correction${v} = vec4f(0.0);`, ' ')}`,
+    declare: Q => `${load('value', book.unit, '')}
+  @unroll(v, ${vectors(Q)}) var correction$v = vec4f(0.0);`,
     accumulate: (Q, tokens) => `{
-    ${each(vectors(Q), v => `var page_correction${v} = vec4f(0.0);`, ' ')}
-    ${quantized.store(
-      Q,
-      tokens,
-      (q, c) => probabilities(c, q),
-      v => `page_correction${v} += ${sumsOfWords};`,
-    )}
-    ${each(vectors(Q), v => `correction${v} = fma(correction${v}, ${rescale(v)}, page_correction${v} * ${pageFactor(v)} * (value_unit * f32(${-128 / 255})));`, ' ')}
-    ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
+    @unroll(v, ${vectors(Q)}) var page_correction$v = vec4f(0.0);
+    ${quantized.store(Q, tokens, { weights: 'prob$c_$q', after: `page_correction$v += ${sumsOfWords};` })}
+    @unroll(v, ${vectors(Q)}) correction$v = fma(correction$v, rescale$v, page_correction$v * page_factor$v * (value_unit * f32(${-128 / 255})));
+    @unroll(j, 4) @unroll(v, ${vectors(Q)}) var d$j_$v = vec4u(0);
     // Must stay a loop: see strip-loop.ts.
     for (var part = 0u; part < ${FOUR}; part++) {
-      ${each(2, w => `let codes${w} = pool4[(${blockStart('value')} + ${book.offset}) / 16 + lane * ${P / 16} + part * 2 + ${w}];`)}
-      ${each(2, w => each(4, k => four(Q, w, k)))}
+      @unroll(w, 2) let codes$w = pool4[(${blockStart('value')} + ${book.offset}) / 16 + lane * ${P / 16} + part * 2 + $w];
+      @unroll(w, 2) @unroll(k, 4) {{
+        let c = codes$w[$k];
+        @unroll(j, 4) let x$j = value_book[(c >> $(8 * j)u) & 255u];
+        ${transpose4x4Bytes}
+        @unroll(v, ${vectors(Q)}) let b$v = ${quantized.at(Q, 'part * 8 + $(4 * w + k)')};
+        @unroll(q, ${Q}) @unroll(j, 4) d$j_$[q] += dot4U8Packed(y$j, b$[q]);
+      }}
     }
-    ${each(4, j => each(vectors(Q), v => `${output(0, j, v)} = fma(vec4f(d${j}_${v}), ${pageFactor(v)} * (value_unit * f32(${1 / 255})), ${output(0, j, v)} * ${rescale(v)});`, ' '))} }`,
-    finish: Q =>
-      each(
-        vectors(Q),
-        v => `{ let all = reduce_add(correction${v}); ${each(4, j => `${output(0, j, v)} += all;`, ' ')} }`,
-      ),
+    @unroll(j, 4) @unroll(v, ${vectors(Q)}) out0_$j_$v =
+      fma(vec4f(d$j_$v), page_factor$v * (value_unit * f32(${1 / 255})), out0_$j_$v * rescale$v);
+    }`,
+    finish: Q => `@unroll(v, ${vectors(Q)}) {{
+    let all = reduce_add(correction$v);
+    @unroll(j, 4) out0_$j_$v += all;
+  }}`,
   };
 }

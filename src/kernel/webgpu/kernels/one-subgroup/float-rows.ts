@@ -10,7 +10,6 @@
 import type { PageLayout } from '../../../page-layout.ts';
 import { blockStart } from '../names.ts';
 import type { PageShape } from '../shape.ts';
-import { each } from '../snippets.ts';
 import {
   addTerm,
   type KeyStage,
@@ -21,7 +20,7 @@ import {
   type ValueStage,
   vec4Of,
 } from './attend.ts';
-import { component, dots, pageFactor, probabilities, queryOrigin, rescaleOf, vectors } from './names.ts';
+import { vectors } from './names.ts';
 import { reduceScatter } from './reduce-scatter.ts';
 import { LANES } from './subgroup.ts';
 
@@ -43,15 +42,15 @@ export interface Rows {
   adjacent: boolean;
   /** Loads of groups `cs` of token t. */
   load(t: string, cs: readonly string[]): string[];
-  /** Half h of group n of what was loaded into variables with prefix `id`. */
-  four(id: string, n: number, h: number): string;
+  /** Half h of group n (numbers, or indices of loops) of what was loaded into variables with prefix `id`. */
+  four(id: string, n: string, h: string): string;
   text?: string;
 }
 
-/** Dim n of a query. */
+/** Words per query, and dim n of query `$q`. */
 interface Queries {
   words: number;
-  at(origin: string, n: string): string;
+  at(n: string): string;
 }
 
 /** Groups of eight dims per lane, and lanes per row. The sums have the same bits either way. */
@@ -74,36 +73,30 @@ export function rowKeys(rows: Rows, queries: Queries): KeyStage {
       eights * lanes === all ? eightOf(n) : `min(${eightOf(n)}, ${all - 1}u)`,
     );
     // The next tokens load while one is multiplied.
-    const ahead = (c: number) =>
-      scatter.prefetch(Math.max(1, Math.floor(rows.ahead.keys / eights)), `keys${c}`, (batch, e) =>
-        rows.load(`min(${128 * c} + ${LANES} * ${batch} + base + ${e}, ${P - 1}u)`, places),
-      );
-    const make = (read: ReturnType<typeof ahead>) => (e: number) =>
-      `${each(eights, h => {
-        const sums = (text: (v: number) => string) => each(V, text, ' ');
-        const products = (k: number) =>
-          each(4, i =>
-            sums(v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`),
-          );
-        return `${sums(v => `var sum${e}_${h}_${v} = vec4f(0.0);`)}
-      ${each(2, k => `{ let x = ${rows.four(read.of(e), h, k)}; ${products(k)} }`)}`;
-      })}
-      ${read.next(e)}`;
-    const sum = (e: number, v: number) => each(eights, h => `sum${e}_${h}_${v}`, ' + ');
+    const ahead = scatter.prefetch(Math.max(1, Math.floor(rows.ahead.keys / eights)), 'keys$c', (batch, e) =>
+      rows.load(`min($(128 * c) + ${LANES} * ${batch} + base + ${e}, ${P - 1}u)`, places),
+    );
+    const make = (e: number) => `
+      @unroll(h, ${eights}) {
+        @unroll(v, ${V}) var sum${e}_$h_$v = vec4f(0.0);
+        @unroll(k, 2) {{
+          let x = ${rows.four(ahead.of(e), 'h', 'k')};
+          @unroll(i, 4) @unroll(v, ${V}) sum${e}_$h_$v = fma(x$(8 * h + 4 * k + i)_$v, vec4f(x[$i]), sum${e}_$h_$v);
+        }}
+      }
+      ${ahead.next(e)}`;
     return `
     let part = lane % ${lanes};
     let base = lane / ${lanes} * ${lanes};
-    ${each(
-      roundsOf(P),
-      c => `
-    ${each(Q, q => `var ${dots(c, q)} = vec4f(0.0);`, ' ')}
-    ${ahead(c).first}
-    for (var batch = 0u; batch < min(4u, (max(${count}, ${128 * c}u) - ${128 * c} + ${LANES - 1}) / ${LANES}); batch++) {
-      ${scatter.reduce(V, make(ahead(c)), sum)}
-      let is_batch = vec4u(batch) == vec4u(0, 1, 2, 3);
-      ${each(Q, q => `${dots(c, q)} = select(${dots(c, q)}, vec4f(${component(scatter.result, q)}), is_batch);`)}
-    }`,
-    )}`;
+    @unroll(c, ${roundsOf(P)}) {
+      @unroll(q, ${Q}) var dots$c_$q = vec4f(0.0);
+      ${ahead.first}
+      for (var batch = 0u; batch < min(4u, (max(${count}, $(128 * c)u) - $(128 * c) + ${LANES - 1}) / ${LANES}); batch++) {
+        ${scatter.reduce(V, make, e => `@sum(h, ${eights}, sum${e}_$h_$v)`)}
+        let is_batch = vec4u(batch) == vec4u(0, 1, 2, 3);
+        @unroll(q, ${Q}) dots$c_$q = select(dots$c_$q, vec4f(${scatter.result}$[q]), is_batch);
+      }
+    }`;
   };
   return {
     name: `rows ${rows.name}`,
@@ -113,17 +106,17 @@ export function rowKeys(rows: Rows, queries: Queries): KeyStage {
     text: () => `${rows.text ?? ''}\n${reduceScatter(1, adjacent).text}`,
     load: Q => {
       const { eights, lanes } = shareOf(D, Q);
-      const first = (n: number) =>
-        adjacent ? `(8 * (lane % ${lanes} * ${eights} + ${n}))` : `(8 * (lane % ${lanes} + ${n * lanes}))`;
-      const number = (q: number, n: string) =>
-        8 * eights * lanes === D
-          ? queries.at(queryOrigin(q), n)
-          : `select(0.0, ${queries.at(queryOrigin(q), `min(${n}, ${D - 1}u)`)}, ${n} < ${D})`;
+      const first = adjacent
+        ? `(8 * (lane % ${lanes} * ${eights} + $(i / 8)))`
+        : `(8 * (lane % ${lanes} + $(i / 8 * ${lanes})))`;
+      const n = `(${first} + $(i % 8))`;
+      const number =
+        8 * eights * lanes === D ? queries.at(n) : `select(0.0, ${queries.at(`min(${n}, ${D - 1}u)`)}, ${n} < ${D})`;
       return `
-  ${each(8 * eights, i => each(vectors(Q), v => `let x${i}_${v} = ${rows.unit} * vec4f${vec4Of(Q, v, q => number(q, `(${first(i >> 3)} + ${i & 7})`))};`, ' '))}`;
+  @unroll(i, ${8 * eights}) @unroll(v, ${vectors(Q)}) let x$i_$v = ${rows.unit} * vec4f${vec4Of(Q, number)};`;
     },
     sums,
-    score: (q, c, plus) => addTerm(`${dots(c, q)}`, plus),
+    score: plus => addTerm('dots$c_$q', plus),
   };
 }
 
@@ -134,69 +127,71 @@ export function rowValues(rows: Rows): ValueStage {
   const shares = Math.max(1, Math.floor(LANES / row));
   const columns = Math.ceil(row / LANES);
   const slot = shares > 1 ? `(lane / ${row})` : '0u';
-  const chunk = (j: number) => (shares > 1 ? `(lane % ${row})` : `min(lane + ${j * LANES}, ${row - 1}u)`);
-  const live = (j: number) => (shares > 1 ? `${slot} < ${shares}` : `lane + ${j * LANES} < ${row}`);
-  // The next tokens load while sums are computed.
-  const loads = (j: number, u: number, t: string) =>
-    rows.load(`min(${t === '0' ? slot : t} + ${u * shares}, ${P - 1}u)`, [chunk(j)]);
-  const products = (Q: number, u: number) => `
-        ${each(vectors(Q), v => `let w${v} = token_probabilities[t${u} * ${vectors(Q)} + ${v}];`, ' ')}
-        ${each(columns, j => `{ let low = ${rows.four(`values${j}_${u}_`, 0, 0)}; let high = ${rows.four(`values${j}_${u}_`, 0, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${component('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${component('w', q)}), high, high${j}_${q});`)} }`)}`;
-  const prefetch = () =>
-    each(columns, j =>
-      each(ahead.values, u =>
-        loads(j, u, '0')
-          .map((text, k) => `var values${j}_${u}_${k} = ${text};`)
-          .join(' '),
-      ),
-    );
-  const put = (Q: number, j: number, i: number) =>
-    each(vectors(Q), v => {
-      const sum = `vec4f${vec4Of(Q, v, q => `${i < 4 ? 'low' : 'high'}${j}_${q}[${i & 3}]`)}`;
-      return `{ let at = ${sharedSumIndex(Q, `(8 * ${chunk(j)} + ${i})`, v)}; token_probabilities[at] = fma(${sum}, vec4f(${rows.unit}), select(token_probabilities[at], vec4f(0.0), current_slot == 0)); }`;
-    });
+  const chunk = shares > 1 ? `(lane % ${row})` : `min(lane + $(${LANES} * j), ${row - 1}u)`;
+  const live = shares > 1 ? `${slot} < ${shares}` : `lane + $(${LANES} * j) < ${row}`;
+  // The next tokens load while sums are computed: `$u` of group `$j`.
+  const loads = (t: string, word = '') =>
+    rows
+      .load(`min(${t} + $(${shares} * u), ${P - 1}u)`, [chunk])
+      .map((text, k) => `${word}values$j_$u_${k} = ${text};`)
+      .join(' ');
+  const stride = shares * ahead.values;
+  const whole = P % stride === 0;
+  /** Adds four sums of dims `first` and on. */
+  const put = (Q: number, half: 'low' | 'high', first: number) => {
+    const i = `(8 * ${chunk} + $(${first} + i))`;
+    const add = `@unroll(v, ${vectors(Q)}) {{
+          let at = ${sharedSumIndex(Q, i)};
+          token_probabilities[at] = fma(vec4f${vec4Of(Q, `${half}$j_$q[$i]`)}, vec4f(${rows.unit}), select(token_probabilities[at], vec4f(0.0), current_slot == 0));
+        }}`;
+    return `@unroll(i, 4) ${D % 8 === 0 ? add : `if (8 * ${chunk} + $(${first} + i) < ${D}) { ${add} }`}`;
+  };
   return {
     name: `rows ${rows.name}`,
     dim: D,
     // Probabilities of a round, and the sums in the end.
     sharedSums: 'token_probabilities',
     text: Q => `var<workgroup> token_probabilities: array<vec4f, ${Math.max(P * vectors(Q), sharedSumVectors(Q, D))}>;`,
-    declare: Q =>
-      each(columns, j => each(Q, q => `var low${j}_${q} = vec4f(0.0); var high${j}_${q} = vec4f(0.0);`, ' ')),
-    prefetch,
-    accumulate: (Q, tokens) => `
+    declare: Q => `@unroll(j, ${columns}) @unroll(q, ${Q}) { var low$j_$q = vec4f(0.0); var high$j_$q = vec4f(0.0); }`,
+    prefetch: () => `@unroll(j, ${columns}) @unroll(u, ${ahead.values}) { ${loads(slot, 'var ')} }`,
+    accumulate: (Q, { at }) => `
     workgroupBarrier();
-    ${each(roundsOf(P), c => each(4, j => `if (${tokens.at(c, j)} < ${P}) { ${each(vectors(Q), v => `token_probabilities[${tokens.at(c, j)} * ${vectors(Q)} + ${v}] = vec4f${vec4Of(Q, v, q => `${probabilities(c, q)}[${j}]`)} * ${pageFactor(v)};`, ' ')} }`))}
+    @unroll(c, ${roundsOf(P)}) @unroll(j, 4) if (${at} < ${P}) {
+      @unroll(v, ${vectors(Q)}) token_probabilities[${at} * ${vectors(Q)} + $v] = vec4f${vec4Of(Q, 'prob$c_$q[$j]')} * page_factor$v;
+    }
     workgroupBarrier();
-    ${each(columns, j => each(Q, q => `low${j}_${q} *= ${rescaleOf(q)}; high${j}_${q} *= ${rescaleOf(q)};`, ' '))}
-    for (var t = ${slot}; t < ${count}; t += ${shares * ahead.values}) {
-      ${each(ahead.values, u => `let t${u} = ${P % (shares * ahead.values) === 0 ? `t + ${u * shares}` : `min(t + ${u * shares}, ${P - 1}u)`};`, ' ')}
-      ${each(ahead.values, u => {
-        const next = each(columns, j =>
-          loads(j, u, `t + ${shares * ahead.values}`)
-            .map((text, k) => `values${j}_${u}_${k} = ${text};`)
-            .join(' '),
-        );
-        return `${P % (shares * ahead.values) === 0 ? '' : `if (t + ${u * shares} < ${P}) `}{ ${products(Q, u)} }
-      ${next}`;
-      })}
+    @unroll(j, ${columns}) @unroll(q, ${Q}) { low$j_$q *= rescale$[q]; high$j_$q *= rescale$[q]; }
+    for (var t = ${slot}; t < ${count}; t += ${stride}) {
+      @unroll(u, ${ahead.values}) let t$u = ${whole ? `t + $(${shares} * u)` : `min(t + $(${shares} * u), ${P - 1}u)`};
+      @unroll(u, ${ahead.values}) {
+        ${whole ? '' : `if (t + $(${shares} * u) < ${P}) `}{
+          @unroll(v, ${vectors(Q)}) let w$v = token_probabilities[t$u * ${vectors(Q)} + $v];
+          @unroll(j, ${columns}) {{
+            let low = ${rows.four('values$j_$u_', '0', '0')};
+            let high = ${rows.four('values$j_$u_', '0', '1')};
+            @unroll(q, ${Q}) {
+              low$j_$q = fma(vec4f(w$[q]), low, low$j_$q);
+              high$j_$q = fma(vec4f(w$[q]), high, high$j_$q);
+            }
+          }}
+        }
+        @unroll(j, ${columns}) { ${loads(`t + ${stride}`)} }
+      }
     }`,
     finish: Q => `
   for (var current_slot = 0u; current_slot < ${shares}; current_slot++) {
     workgroupBarrier();
-    ${each(
-      columns,
-      j => `if (${slot} == current_slot && ${live(j)}) {
-      ${each(8, i => (D % 8 === 0 ? put(Q, j, i) : `if (8 * ${chunk(j)} + ${i} < ${D}) { ${put(Q, j, i)} }`))}
-    }`,
-    )}
+    @unroll(j, ${columns}) if (${slot} == current_slot && ${live}) {
+      ${put(Q, 'low', 0)}
+      ${put(Q, 'high', 4)}
+    }
   }`,
   };
 }
 
 /** Four of the eight f16 values of a vector. */
-export const fourF16 = (id: string, n: number, h: number): string =>
-  `vec4f(unpack2x16float(${id}${n}[${2 * h}]), unpack2x16float(${id}${n}[${2 * h + 1}]))`;
+export const fourF16 = (id: string, n: string, h: string): string =>
+  `vec4f(@list(i, 2, unpack2x16float(${id}$(${n})[$(2 * ${h} + i)])))`;
 
 /** Pages of f16 and fp8. */
 function pageRows(
@@ -230,7 +225,7 @@ function pageRows(
           ? `pool4[${block} / 16 + ((${t}) * ${D / 8} + ${cs[0]}) / 2]`
           : `pool2[${block} / 8 + (${t}) * ${D / 8} + ${cs[0]}]`,
       ],
-      four: (id, n, h) => `scaled_fp8(${id}0[${2 * n + h}])`,
+      four: (id, n, h) => `scaled_fp8(${id}0[$(2 * ${n} + ${h})])`,
     };
   return undefined;
 }
@@ -241,7 +236,7 @@ export function floatRowKeys(layout: PageLayout, shape: PageShape): KeyStage | u
   const { codedDim } = layout;
   return rowKeys(rows, {
     words: codedDim,
-    at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}]) * ${LOG2E}`,
+    at: n => `bitcast<f32>(queries[query_origin$q + ${n}]) * ${LOG2E}`,
   });
 }
 

@@ -11,24 +11,10 @@
 import type { PageLayout } from '../../../page-layout.ts';
 import { blockStart } from '../names.ts';
 import type { PageShape } from '../shape.ts';
-import { each } from '../snippets.ts';
 import { int8Words } from '../transform.ts';
 import { addTerm, type KeyStage, LOG2E, roundsOf, type ValueStage, vec4Of } from './attend.ts';
 import { pairs } from './f16-pairs.ts';
-import {
-  component,
-  dots,
-  FOUR,
-  output,
-  pageFactor,
-  probabilities,
-  queryOrigin,
-  queryScale,
-  queryScaleOf,
-  rescale,
-  SCRATCH,
-  vectors,
-} from './names.ts';
+import { FOUR, SCRATCH, vectors } from './names.ts';
 import { reduceScatter } from './reduce-scatter.ts';
 import { LANES } from './subgroup.ts';
 
@@ -70,7 +56,8 @@ export function ggmlBlockKeys(name: string, layout: PageLayout, shape: PageShape
   const codes = (word: string, run: number) =>
     !nibbles ? word : run === 0 ? `${word} & 0x0f0f0f0fu` : `(${word} >> 4u) & 0x0f0f0f0fu`;
   const sums = (Q: number) =>
-    each(roundsOf(P), c => {
+    Array.from({ length: roundsOf(P) }, (_, c) => {
+      const V = vectors(Q);
       const batches = Math.min(4, Math.ceil((P - 128 * c) / LANES));
       // Block n of a batch of 32 tokens belongs to lane n % 32.
       const prefetched = scatter.prefetch(
@@ -90,26 +77,33 @@ export function ggmlBlockKeys(name: string, layout: PageLayout, shape: PageShape
         const together = scatter.groupFrom(KEYS.together, e);
         if (together.length === 0) return '';
         const all = (text: (e: number) => string) => together.map(text).join(' ');
-        const products = (run: number, k: number) =>
-          `{ ${each(vectors(Q), v => `let x${v} = shifted_queries[own_queries][${(2 * pairs * run + k) * vectors(Q) + v}];`, ' ')} ${all(t => `{ let c = ${codes(`${prefetched.of(t)}${k >> 1}[${k & 1}]`, run)}; ${each(Q, q => `${component(`sum${t}_`, q)} += dot4I8Packed(c, ${component('x', q)});`, ' ')} }`)} }`;
-        return `${all(t => each(vectors(Q), v => `var sum${t}_${v} = bias${v};`, ' '))}
-      ${each(runs, run => each(2 * pairs, k => products(run, k)))}
-      ${all(t => `let both${t} = unpack2x16float(select(${prefetched.of(t)}0.x, ${prefetched.of(t)}0.y, scale_second)); let block_scale${t} = select(both${t}.x, both${t}.y, scale_high); ${prefetched.next(t)}`)}`;
+        const products = (run: number) => `@unroll(k, ${2 * pairs}) {{
+        @unroll(v, ${V}) let x$v = shifted_queries[own_queries][$((${2 * pairs * run} + k) * ${V} + v)];
+        ${all(t => `{ let c = ${codes(`${prefetched.of(t)}$(k / 2)[$(k % 2)]`, run)}; @unroll(q, ${Q}) sum${t}_$[q] += dot4I8Packed(c, x$[q]); }`)}
+      }}`;
+        return `${all(t => `@unroll(v, ${V}) var sum${t}_$v = bias$v;`)}
+      ${products(0)}
+      ${nibbles ? products(1) : ''}
+      ${all(
+        t => `
+      let both${t} = unpack2x16float(select(${prefetched.of(t)}0.x, ${prefetched.of(t)}0.y, scale_second));
+      let block_scale${t} = select(both${t}.x, both${t}.y, scale_high);
+      ${prefetched.next(t)}`,
+      )}`;
       };
       return `
-    ${each(Q, q => `var ${dots(c, q)} = vec4f(0.0);`, ' ')}
+    @unroll(q, ${Q}) var dots${c}_$q = vec4f(0.0);
     ${prefetched.first}
     for (var batch = 0u; batch < ${batches}; batch++) {
       // The same for every batch, but hidden from compilers: they would hoist all queries into registers.
       let own_queries = lane % ${blocks} + (batch >> ${FOUR});
-      ${scatter.reduce(vectors(Q), make, (e, v) => `vec4f(sum${e}_${v}) * block_scale${e}`)}
+      ${scatter.reduce(V, make, e => `vec4f(sum${e}_$v) * block_scale${e}`)}
       let is_batch = vec4u(batch) == vec4u(0, 1, 2, 3);
-      ${each(Q, q => `${dots(c, q)} = select(${dots(c, q)}, vec4f(${component(scatter.result, q)}), is_batch);`)}
+      @unroll(q, ${Q}) dots${c}_$q = select(dots${c}_$q, vec4f(${scatter.result}$[q]), is_batch);
     }`;
-    });
+    }).join('\n');
   // Padded by one vector, so that blocks lie in different banks.
   const stride = (Q: number) => 2 * pairs * runs * vectors(Q) + 1;
-  const query = (q: number, word: string) => `queries[${queryOrigin(q)} + ${word}]`;
   return {
     name: `blocks ${name}`,
     dim: D,
@@ -135,19 +129,20 @@ fn shifted_word(from_word: u32, n: u32, bytes: u32) -> u32 {
     let b = n / ${2 * pairs * runs};
     let k = n % ${2 * pairs * runs};
     let first = b * ${BLOCK_DIMS / 4} + k / ${2 * pairs} * 4;
-    ${each(vectors(Q), v => `shifted_queries[b][k * ${vectors(Q)} + ${v}] = vec4u${vec4Of(Q, v, q => `shifted_word(${queryOrigin(q)} + first, k % ${2 * pairs}, b * ${bytes} % 8 + 2)`)};`)}
+    @unroll(v, ${vectors(Q)}) shifted_queries[b][k * ${vectors(Q)} + $v] =
+      vec4u${vec4Of(Q, `shifted_word(query_origin$q + first, k % ${2 * pairs}, b * ${bytes} % 8 + 2)`)};
   }
-  ${each(vectors(Q), v => `var bias${v} = vec4i(0);`)}
+  @unroll(v, ${vectors(Q)}) var bias$v = vec4i(0);
   ${
     nibbles
       ? `for (var n = lane % ${blocks} * ${BLOCK_DIMS / 4}; n < (lane % ${blocks} + 1) * ${BLOCK_DIMS / 4}; n++) {
-    ${each(vectors(Q), v => `bias${v} -= vec4i${vec4Of(Q, v, q => `dot4I8Packed(${query(q, 'n')}, 0x08080808u)`)};`)}
+    @unroll(v, ${vectors(Q)}) bias$v -= vec4i${vec4Of(Q, 'dot4I8Packed(queries[query_origin$q + n], 0x08080808u)')};
   }`
       : ''
   }
-  ${each(vectors(Q), v => `let ${queryScale(v)} = ${LOG2E} * bitcast<vec4f>(vec4u${vec4Of(Q, v, q => query(q, `${D / 4}`))});`)}`,
+  @unroll(v, ${vectors(Q)}) let query_scale$v = ${LOG2E} * bitcast<vec4f>(vec4u${vec4Of(Q, `queries[query_origin$q + ${D / 4}]`)});`,
     sums,
-    score: (q, c, plus) => addTerm(`${dots(c, q)} * vec4f(${queryScaleOf(q)})`, plus),
+    score: plus => addTerm('dots$c_$q * vec4f(query_scale$[q])', plus),
   };
 }
 
@@ -178,77 +173,81 @@ export function ggmlBlockValues(name: string, layout: PageLayout, shape: PageSha
   const fours = nibbles
     ? [{ index: 'own_four', first: '4 * own_four' }]
     : [0, 1].map(f => ({ index: `${f}`, first: `${4 * f}` }));
-  const load = (r: number, first: string, i: number) => {
+  /** Of round `$i` of eight tokens, and of round r of the dims. */
+  const loads = (r: string, first: string, word = '') => {
     const at = (t: string) =>
-      `${blockStart('value')} / 4 + (${first} + ${TOKENS_PER_ROUND * i} + ${t}) * ${row} + ${r * bytes}`;
-    return [
-      { name: `scale_word${i}`, text: `pool[${at('own_token')} + scale_at]` },
-      ...fours.flatMap(({ first: t }, f) =>
-        Array.from({ length: 4 }, (_, k) => ({
-          name: `word${i}_${f}_${k}`,
-          text: `pool[${at(`${t} + ${k}`)} + unit_at]`,
-        })),
-      ),
-    ];
+      `${blockStart('value')} / 4 + (${first} + $(${TOKENS_PER_ROUND} * i) + ${t}) * ${row} + $(${r} * ${bytes})`;
+    return `@unroll(i, ${roundsTogether}) {
+          ${word}scale_word$i = pool[${at('own_token')} + scale_at];
+          ${fours.map(({ first: t }, f) => `@unroll(k, 4) ${word}word$i_${f}_$k = pool[${at(`${t} + $k`)} + unit_at];`).join('\n')}
+        }`;
   };
-  const loads = (r: number, first: string, word = '') =>
-    each(roundsTogether, i =>
-      load(r, first, i)
-        .map(({ name: id, text }) => `${word}${id} = ${text};`)
-        .join(' '),
-    );
   /** One sum per pair: of run `run`, bytes h and h + 2 of a word. */
-  const eachPair = (text: (run: number, h: number) => string) => each(runs.length, run => each(2, h => text(run, h)));
-  const scaleProbabilities = (Q: number, i: number) =>
-    each(
-      vectors(Q),
-      v =>
-        `{ let pair_at = (first + ${TOKENS_PER_ROUND * i} + own_token) * ${2 * vectors(Q)} + ${2 * v};
-        let by = vec4f(unpack2x16float(${SCRATCH}[pair_at / 4][pair_at % 4]), unpack2x16float(${SCRATCH}[pair_at / 4][pair_at % 4 + 1])) * (scale${i} * factor);
-        scaled_probabilities[${i}][(4 * own_token + own_block) * ${vectors(Q)} + ${v}] = vec4u(${each(4, k => `pack2x16float(by.${'xyzw'[k].repeat(2)})`, ', ')}); }`,
-    );
-  const multiply = (Q: number, i: number, f: number) => `{
-        let ends = (scale_words[${i}][4 * pair + ${fours[f].index}] & vec4u(0xffff0000u)) | (scale_words[${i}][4 * pair + 2 + ${fours[f].index}] & vec4u(0xffffu));
-        ${each(
-          4,
-          k => `{ let x = select(word${i}_${f}_${k}, ends[${k}], unit == 0);
-        ${each(vectors(Q), v => `let by${v} = scaled_probabilities[${i}][(4 * (${fours[f].first} + ${k}) + unit_block) * ${vectors(Q)} + ${v}];`, ' ')}
-        ${eachPair((run, h) => `{ let c = ${pairOf(`((${h === 0 ? 'x' : '(x >> 8u)'} & ${runs[run].mask}) ^ f16_magic)`)} - ${all(runs[run].middle)}; ${each(Q, q => `d${run}_${h}_${q} = fma(c, ${pairOf(component('by', q))}, d${run}_${h}_${q});`, ' ')} }`)} }`,
-        )}
-      }`;
+  const eachPair = (text: (run: number, h: number) => string) =>
+    runs.map((_, run) => `${text(run, 0)} ${text(run, 1)}`).join('\n');
+  const pairAt = `${SCRATCH}[pair_at / 4][pair_at % 4`;
+  const scaleProbabilities = (Q: number) => `@unroll(v, ${vectors(Q)}) {{
+          let pair_at = (first + $(${TOKENS_PER_ROUND} * i) + own_token) * ${2 * vectors(Q)} + $(2 * v);
+          let by = vec4f(unpack2x16float(${pairAt}]), unpack2x16float(${pairAt} + 1])) * (scale$i * factor);
+          scaled_probabilities[$i][(4 * own_token + own_block) * ${vectors(Q)} + $v] = vec4u(@list(k in [x, y, z, w], pack2x16float(by.$k$k)));
+        }}`;
+  const multiply = (Q: number, { index, first }: (typeof fours)[number], f: number) => `{
+          let ends = (scale_words[$i][4 * pair + ${index}] & vec4u(0xffff0000u)) | (scale_words[$i][4 * pair + 2 + ${index}] & vec4u(0xffffu));
+          @unroll(k, 4) {{
+            let x = select(word$i_${f}_$k, ends[$k], unit == 0);
+            @unroll(v, ${vectors(Q)}) let by$v = scaled_probabilities[$i][(4 * (${first} + $k) + unit_block) * ${vectors(Q)} + $v];
+            ${eachPair(
+              (run, h) => `{
+              let c = ${pairOf(`((${h === 0 ? 'x' : '(x >> 8u)'} & ${runs[run].mask}) ^ f16_magic)`)} - ${all(runs[run].middle)};
+              @unroll(q, ${Q}) d${run}_${h}_$q = fma(c, ${pairOf('by$[q]')}, d${run}_${h}_$q);
+            }`,
+            )}
+          }}
+        }`;
+  const peak = roundsTogether === 1 ? 'abs(scale0)' : 'max(abs(scale0), abs(scale1))';
+  /** Round r of the dims. */
   const round = (Q: number, r: number) => `{
-      ${each(runs.length, run => each(4, j => each(vectors(Q), v => `sum${r}_${run}_${j}_${v} *= ${rescale(v)};`, ' ')))}
-      ${r > 0 ? loads(r, '0') : ''}
+      @unroll(n, ${runs.length}) @unroll(j, 4) @unroll(v, ${vectors(Q)}) sum${r}_$n_$j_$v *= rescale$v;
+      ${r > 0 ? loads(`${r}`, '0') : ''}
       for (var first = 0u; first < ${P}; first += ${TOKENS_PER_ROUND * roundsTogether}) {
-        ${each(roundsTogether, i => `let both${i} = unpack2x16float(scale_word${i}); let scale${i} = select(both${i}.x, both${i}.y, odd_block);`)}
+        @unroll(i, ${roundsTogether}) {
+          let both$i = unpack2x16float(scale_word$i);
+          let scale$i = select(both$i.x, both$i.y, odd_block);
+        }
         // A power of two: the exponent bits.
-        let peak = bitcast<u32>(reduce_max_nonnegative(${Array.from({ length: roundsTogether }, (_, i) => `abs(scale${i})`).reduce((x, y) => `max(${x}, ${y})`)})) & 0x7f800000u;
+        let peak = bitcast<u32>(reduce_max_nonnegative(${peak})) & 0x7f800000u;
         let factor = bitcast<f32>(0x7f000000u - peak);
         workgroupBarrier();
-        ${each(roundsTogether, i => `scale_words[${i}][slot][lane % 4] = scale_word${i}; ${scaleProbabilities(Q, i)}`)}
+        @unroll(i, ${roundsTogether}) {
+          scale_words[$i][slot][lane % 4] = scale_word$i;
+          ${scaleProbabilities(Q)}
+        }
         workgroupBarrier();
-        ${eachPair((run, h) => each(Q, q => `var d${run}_${h}_${q} = ${type}();`, ' '))}
-        ${each(roundsTogether, i => each(fours.length, f => multiply(Q, i, f)))}
+        ${eachPair((run, h) => `@unroll(q, ${Q}) var d${run}_${h}_$q = ${type}();`)}
+        @unroll(i, ${roundsTogether}) { ${fours.map((four, f) => multiply(Q, four, f)).join('\n')} }
         // The last tokens are loaded twice: a branch would keep compilers from issuing the load early.
         let next = min(first + ${TOKENS_PER_ROUND * roundsTogether}, ${P - TOKENS_PER_ROUND * roundsTogether}u);
-        ${loads(r, 'next')}
-        ${each(vectors(Q), v => `let unit${v} = ${pageFactor(v)} * vec4f(bitcast<f32>(peak));`)}
-        ${each(runs.length, run => each(4, j => each(vectors(Q), v => `sum${r}_${run}_${j}_${v} = fma(vec4f${vec4Of(Q, v, q => `f32(d${run}_${j % 2}_${q}.${j < 2 ? 'x' : 'y'})`)}, unit${v}, sum${r}_${run}_${j}_${v});`, ' ')))}
+        ${loads(`${r}`, 'next')}
+        @unroll(v, ${vectors(Q)}) let unit$v = page_factor$v * vec4f(bitcast<f32>(peak));
+        @unroll(n, ${runs.length}) {
+          ${['0_$q.x', '1_$q.x', '0_$q.y', '1_$q.y'].map((sum, j) => `@unroll(v, ${vectors(Q)}) sum${r}_$n_${j}_$v = fma(vec4f${vec4Of(Q, `f32(d$n_${sum})`)}, unit$v, sum${r}_$n_${j}_$v);`).join('\n')}
+        }
       }
     }`;
   // The lanes of the first of two tokens end with the lower run of dims, the others with the upper.
-  const combinedOutput = (r: number, j: number, v: number) =>
-    nibbles
-      ? `select(sum${r}_1_${j}_${v} * 0.0625, sum${r}_0_${j}_${v}, own_four == 0) + shuffle_xor(select(sum${r}_0_${j}_${v}, sum${r}_1_${j}_${v} * 0.0625, own_four == 0), 16)`
-      : `sum${r}_0_${j}_${v}`;
+  const [lower, upper] = ['sum$r_0_$j_$v', 'sum$r_1_$j_$v * 0.0625'];
+  const combinedOutput = nibbles
+    ? `select(${upper}, ${lower}, own_four == 0) + shuffle_xor(select(${lower}, ${upper}, own_four == 0), 16)`
+    : lower;
   return {
     name: `blocks ${name}`,
     dim: D,
     enable,
     // Probabilities, two queries per word, token by token.
     scratchVectors: Q => (P * vectors(Q)) / 2,
-    dimOf: (r, j) =>
-      `(${128 * r}${nibbles ? ' + 16 * own_four' : ''} + 64 * pair + select(select(4 * unit + ${j} - 2, ${j < 2 ? 4 * words - 2 + j : j - 2}u, unit == 0), ${BLOCK_DIMS + j} + 4 * (unit - ${words}), unit >= ${words}))`,
+    dimOf: `($(128 * r)${nibbles ? ' + 16 * own_four' : ''} + 64 * pair + select(
+      select(4 * unit + $j - 2, $((j + ${4 * words - 2}) % ${4 * words})u, unit == 0),
+      $(${BLOCK_DIMS} + j) + 4 * (unit - ${words}), unit >= ${words}))`,
     text: Q => `
 var<workgroup> scale_words: array<array<vec4u, ${TOKENS_PER_ROUND}>, ${roundsTogether}>;
 var<workgroup> scaled_probabilities: array<array<vec4u, ${TOKENS_PER_ROUND * 4 * vectors(Q)}>, ${roundsTogether}>;`,
@@ -266,14 +265,21 @@ var<workgroup> scaled_probabilities: array<array<vec4u, ${TOKENS_PER_ROUND * 4 *
   let unit_block = 2 * pair + select(0u, 1u, unit >= ${words});
   // Hidden from compilers: they would split it into two constants.
   let f16_magic = ${nibbles ? '0x64006400u' : '0x64806480u'} ^ (${FOUR} >> 8u);
-  ${each(rounds, r => each(runs.length, run => each(4, j => each(vectors(Q), v => `var sum${r}_${run}_${j}_${v} = vec4f(0.0);`, ' '))))}`,
-    prefetch: () => loads(0, '0', 'var '),
+  @unroll(r, ${rounds}) @unroll(n, ${runs.length}) @unroll(j, 4) @unroll(v, ${vectors(Q)}) var sum$r_$n_$j_$v = vec4f(0.0);`,
+    prefetch: () => loads('0', '0', 'var '),
     accumulate: (Q, tokens) => `
     workgroupBarrier();
-    ${each(roundsOf(P), c => each(4, j => `{ let t = ${tokens.at(c, j)}; ${P % 128 === 0 ? '' : `if (t < ${P}) `}{ ${each(2 * vectors(Q), u => `{ let at = t * ${2 * vectors(Q)} + ${u}; ${SCRATCH}[at / 4][at % 4] = pack2x16float(vec2f(${[2 * u, 2 * u + 1].map(q => `${probabilities(c, Math.min(q, Q - 1))}[${j}]`).join(', ')})); }`, ' ')} } }`))}
+    @unroll(c, ${roundsOf(P)}) @unroll(j, 4) {{
+      let t = ${tokens.at};
+      ${P % 128 === 0 ? '' : `if (t < ${P}) `}{
+        @unroll(u, ${2 * vectors(Q)}) {{
+          let at = t * ${2 * vectors(Q)} + $u;
+          ${SCRATCH}[at / 4][at % 4] = pack2x16float(vec2f(@list(k, 2, prob$c_$(min(2 * u + k, ${Q - 1}))[$j])));
+        }}
+      }
+    }}
     workgroupBarrier();
-    ${each(rounds, r => round(Q, r))}`,
-    finish: Q =>
-      each(rounds, r => each(4, j => each(vectors(Q), v => `${output(r, j, v)} = ${combinedOutput(r, j, v)};`))),
+    ${Array.from({ length: rounds }, (_, r) => round(Q, r)).join('\n')}`,
+    finish: Q => `@unroll(r, ${rounds}) @unroll(j, 4) @unroll(v, ${vectors(Q)}) out$r_$j_$v = ${combinedOutput};`,
   };
 }

@@ -12,23 +12,12 @@ import type { PageEncoding, PageLayout } from '../../../page-layout.ts';
 import { type LevelBytes, levelBytes, tableBytes } from '../levels.ts';
 import { blockStart, type Side } from '../names.ts';
 import type { PageShape } from '../shape.ts';
-import { each, float, transpose4x4Bytes } from '../snippets.ts';
+import { float, transpose4x4Bytes } from '../snippets.ts';
 import { stripsOf, type Word } from '../strips.ts';
 import { int8Words } from '../transform.ts';
 import { type KeyStage, roundsOf, type Tokens, type ValueStage } from './attend.ts';
 import { loadQueries, queryDeclaration, queryWord } from './int8-queries.ts';
-import {
-  component,
-  dots,
-  opaque,
-  output,
-  pageFactor,
-  probabilities,
-  queryScale,
-  querySum,
-  rescale,
-  vectors,
-} from './names.ts';
+import { opaque, vectors } from './names.ts';
 import { quantizedProbabilities, sumsOfWords } from './quantized-probabilities.ts';
 import { type Lines, prefetchStrip, type StripLoopOptions, stripLoop } from './strip-loop.ts';
 import { LANES } from './subgroup.ts';
@@ -49,50 +38,42 @@ function levelsOf(layout: PageLayout, order: 'rows' | 'columns' | 'pairs'): Leve
   return aligned(layout, encoding.codes.offset) && encoding.norms.offset % 8 === 0 ? encoding : undefined;
 }
 
-/** Norms of a lane's tokens of chunk c (vec4f). */
-const normsName = (side: Side, c: number) => `${side}_norms${c}`;
+/** Loads the norms of a lane's tokens of each chunk (vec4f): `SIDE_normsC`. */
+const loadNorms =
+  (side: Side, offset: number, P: number) =>
+  ({ strided, at }: Tokens) => {
+    const start = `${blockStart(side)} + ${offset}`;
+    const norms = strided
+      ? `vec4f(@list(j, 4, read_f16(${start} + 2 * min(${at}, ${P - 1}u))))`
+      : `read_f16x4(${start} + 8 * min(lane + $(${LANES} * c), ${P / 4 - 1}u))`;
+    return `@unroll(c, ${roundsOf(P)}) let ${side}_norms$c = ${norms};`;
+  };
 
-/** Loads the norms of a lane's tokens. */
-const loadNorms = (side: Side, offset: number, P: number) => (tokens: Tokens) =>
-  each(roundsOf(P), c =>
-    tokens.strided
-      ? `let ${normsName(side, c)} = vec4f(${each(4, j => `read_f16(${blockStart(side)} + ${offset} + 2 * min(${tokens.at(c, j)}, ${P - 1}u))`, ', ')});`
-      : `let ${normsName(side, c)} = read_f16x4(${blockStart(side)} + ${offset} + 8 * min(lane + ${LANES * c}, ${P / 4 - 1}u));`,
-  );
-
-/** Dot products of four codes of every line with a word that all lanes share, for all queries. */
+/**
+ * Dot products of four codes of every line with a word that all lanes share, for all queries: adds those of line L to
+ * vec4s named `sums` L_V. `shared` is the word for the queries of vec4 `$v`.
+ */
 export const products = (
   Q: number,
   sign: 'I' | 'U',
   lines: readonly string[],
-  sum: (l: number, q: number) => string,
-  shared: (v: number) => string,
-): string => `${each(vectors(Q), v => `let by${v} = ${shared(v)};`, ' ')}
-      ${lines.map((codes, l) => `{ let c = ${codes}; ${each(Q, q => `${sum(l, q)} += dot4${sign}8Packed(c, ${component('by', q)});`, ' ')} }`).join(' ')}`;
+  sums: string,
+  shared: string,
+): string => `@unroll(v, ${vectors(Q)}) let by$v = ${shared};
+      ${lines.map((codes, l) => `{ let c = ${codes}; @unroll(q, ${Q}) ${sums}${l}_$[q] += dot4${sign}8Packed(c, by$[q]); }`).join('\n')}`;
 
-/** Accumulates the columns of round r under quantized probabilities times `unitsV` into `output(r, j, v)`. */
+/** Accumulates the columns of round r under quantized probabilities times `unitsV` into `outR_J_V`. */
 export const addColumns = (
   Q: number,
   r: number,
   lines: Lines,
   bytes: (words: Word[]) => string[],
-  weights: (n: string, v: number) => string,
+  weights: (n: string) => string,
   options: StripLoopOptions,
 ): string => `
-      ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
-      ${stripLoop(
-        lines,
-        (n, words) =>
-          products(
-            Q,
-            'U',
-            bytes(words),
-            (l, q) => component(`d${l}_`, q),
-            v => weights(n, v),
-          ),
-        options,
-      )}
-      ${each(4, j => each(vectors(Q), v => `${output(r, j, v)} = fma(vec4f(d${j}_${v}), units${v}, ${output(r, j, v)} * ${rescale(v)});`, ' '))}`;
+      @unroll(j, 4) @unroll(v, ${vectors(Q)}) var d$j_$v = vec4u(0);
+      ${stripLoop(lines, (n, words) => products(Q, 'U', bytes(words), 'd', weights(n)), options)}
+      @unroll(j, 4) @unroll(v, ${vectors(Q)}) out${r}_$j_$v = fma(vec4f(d$j_$v), units$v, out${r}_$j_$v * rescale$v);`;
 
 /** Keys of levels: `sums` computes `dC_J_V` for chunk c; `order` permutes the words of queries. */
 function levelKeys(
@@ -101,7 +82,7 @@ function levelKeys(
   { scale, zeroPoint, text }: LevelBytes,
   { headDim: D, pageTokens: P }: PageShape,
   sums: (Q: number, c: number) => string,
-  order?: { text: string; word(origin: string): string },
+  order?: { text: string; word: string },
 ): KeyStage {
   return {
     name: `int ${name}`,
@@ -110,18 +91,20 @@ function levelKeys(
     int8: true,
     text: Q => `${text}\n${order?.text ?? ''}\n${queryDeclaration(Q, D)}`,
     load: Q => `${loadQueries(Q, D, order?.word)}
-  ${each(vectors(Q), v => `let unit${v} = ${queryScale(v)} * ${float(scale)}; let middle${v} = ${queryScale(v)} * ${querySum(v)} * ${float(-zeroPoint * scale)};`)}`,
+  @unroll(v, ${vectors(Q)}) {
+    let unit$v = query_scale$v * ${float(scale)};
+    let middle$v = query_scale$v * query_sum$v * ${float(-zeroPoint * scale)};
+  }`,
     loadConstants: loadNorms('key', norms.offset, P),
     sums: Q =>
-      each(
-        roundsOf(P),
-        c => `
-    ${each(4, j => each(vectors(Q), v => `var d${c}_${j}_${v} = vec4i(0);`, ' '))}
+      Array.from(
+        { length: roundsOf(P) },
+        (_, c) => `
+    @unroll(j, 4) @unroll(v, ${vectors(Q)}) var d${c}_$j_$v = vec4i(0);
     ${sums(Q, c)}
-    ${each(Q, q => `let ${dots(c, q)} = vec4f(vec4i(${each(4, j => component(`d${c}_${j}_`, q), ', ')}));`)}`,
-      ),
-    score: (q, c, plus) =>
-      `fma(${normsName('key', c)}, fma(${dots(c, q)}, vec4f(${component('unit', q)}), vec4f(${component('middle', q)})), ${plus ?? 'vec4f(0.0)'})`,
+    @unroll(q, ${Q}) let dots${c}_$q = vec4f(vec4i(@list(j, 4, d${c}_$j_$[q])));`,
+      ).join('\n'),
+    score: (plus = 'vec4f(0.0)') => `fma(key_norms$c, fma(dots$c_$q, vec4f(unit$[q]), vec4f(middle$[q])), ${plus})`,
   };
 }
 
@@ -139,15 +122,7 @@ export function levelRowKeys(name: string, layout: PageLayout, shape: PageShape)
     lineIndices: [0, 1, 2, 3].map(j => `min(lane + ${LANES * c}, ${P / 4 - 1}u) + ${(P / 4) * j}`),
   });
   return levelKeys(name, page, bytes, shape, (Q, c) =>
-    stripLoop(lines(c), (n, words) =>
-      products(
-        Q,
-        'I',
-        words.map(bytes.of),
-        (l, q) => component(`d${c}_${l}_`, q),
-        v => queryWord(Q, n, v),
-      ),
-    ),
+    stripLoop(lines(c), (n, words) => products(Q, 'I', words.map(bytes.of), `d${c}_`, queryWord(Q, n))),
   );
 }
 
@@ -159,8 +134,7 @@ fn even_or_odd_bytes(a: u32, b: u32, odd: u32) -> u32 {
   let y = b >> (8 * odd);
   return ((x & 0xffu) | ((x >> 8u) & 0xff00u)) | (((y & 0xffu) << 16u) | ((y << 8u) & 0xff000000u));
 }`,
-  word: (origin: string) =>
-    `even_or_odd_bytes(queries[${origin} + n / 2 * 2], queries[${origin} + n / 2 * 2 + 1], n % 2)`,
+  word: 'even_or_odd_bytes(queries[query_origin$q + n / 2 * 2], queries[query_origin$q + n / 2 * 2 + 1], n % 2)',
 };
 
 /**
@@ -173,21 +147,7 @@ export function levelPairKeys(name: string, layout: PageLayout, shape: PageShape
   const bytes = page && tableBytes('key', page.levels);
   if (!page || !bytes || layout.ropeFrequencies || D % (8 * PREFETCHED_EIGHTS) !== 0 || P % 32 !== 0) return undefined;
   const columns = 4 * PREFETCHED_EIGHTS;
-  const eight = (Q: number, c: number, m: number) => `{
-        ${each(4, k => `let x${k} = k${4 * m + k} >> column_shift;`, ' ')}
-        ${transpose4x4Bytes}
-        ${each(
-          2,
-          odd =>
-            `{ ${products(
-              Q,
-              'I',
-              [0, 1, 2, 3].map(j => bytes.join(`(y${j} >> ${2 * odd}u)`, '')),
-              (j, q) => component(`d${c}_${j}_`, q),
-              v => queryWord(Q, `2 * (eight + ${m}) + ${odd}`, v),
-            )} }`,
-        )}
-      }`;
+  const codes = [0, 1, 2, 3].map(j => bytes.join(`(y${j} >> $(2 * o)u)`, ''));
   return levelKeys(
     name,
     page,
@@ -197,11 +157,15 @@ export function levelPairKeys(name: string, layout: PageLayout, shape: PageShape
     let four = min(lane + ${LANES * c}, ${P / 4 - 1}u);
     let column_word = (${blockStart('key')} + ${page.codes.offset}) / 4 + four / 8 * ${2 * D} + four % 4;
     let column_shift = four / 4 % 2 * 4;
-    ${each(columns, k => `var next${k} = pool[column_word + ${4 * k}];`)}
+    @unroll(k, ${columns}) var next$k = pool[column_word + $(4 * k)];
     for (var eight = 0u; eight < ${opaque(D / 8)}; eight += ${PREFETCHED_EIGHTS}) {
-      ${each(columns, k => `let k${k} = next${k};`, ' ')}
-      ${each(columns, k => `next${k} = pool[column_word + 16 * min(eight + ${PREFETCHED_EIGHTS}, ${D / 8 - PREFETCHED_EIGHTS}u) + ${4 * k}];`)}
-      ${each(PREFETCHED_EIGHTS, m => eight(Q, c, m))}
+      @unroll(k, ${columns}) let k$k = next$k;
+      @unroll(k, ${columns}) next$k = pool[column_word + 16 * min(eight + ${PREFETCHED_EIGHTS}, ${D / 8 - PREFETCHED_EIGHTS}u) + $(4 * k)];
+      @unroll(m, ${PREFETCHED_EIGHTS}) {{
+        @unroll(k, 4) let x$k = k$(4 * m + k) >> column_shift;
+        ${transpose4x4Bytes}
+        @unroll(o, 2) {{ ${products(Q, 'I', codes, `d${c}_`, queryWord(Q, '2 * (eight + $m) + $o'))} }}
+      }}
     }
     }`,
     EVEN_ODD_ORDER,
@@ -236,39 +200,37 @@ export function levelValues(name: string, layout: PageLayout, shape: PageShape):
       r,
       lines(r),
       words => words.flatMap(ofWord),
-      (n, v) => quantized.at(Q, n, v),
+      n => quantized.at(Q, n),
       { prefetched: prefetchEarly && r === 0, flipSigns: uniform },
     );
   return {
     name: `int ${name}`,
     dim: D,
     scratchVectors: quantized.scratchVectors,
-    tokenFactor: c => normsName('value', c),
+    tokenFactor: 'value_norms$c',
     loadConstants: tokens =>
       `${loadNorms('value', norms.offset, P)(tokens)} ${prefetchEarly ? prefetchStrip(lines(0)) : ''}`,
     // Neighbouring lanes own neighbouring columns.
     strided: dims === 1,
-    dimOf: dims === 1 ? undefined : (r, j) => `(2 * lane + ${4 * LANES * r + 2 * LANES * (j >> 1) + (j & 1)})`,
+    dimOf: dims === 1 ? undefined : `(2 * lane + $(${4 * LANES} * r + ${2 * LANES} * (j / 2) + j % 2))`,
     text: Q => `${bytes.text}\n${quantized.declare(Q)}`,
-    declare: Q => each(vectors(Q), v => `var correction${v} = vec4f(0.0);`, ' '),
+    declare: Q => `@unroll(v, ${vectors(Q)}) var correction$v = vec4f(0.0);`,
     accumulate: (Q, tokens) => `
-    ${each(vectors(Q), v => `var page_correction${v} = vec4f(0.0);`, ' ')}
-    ${quantized.store(
-      Q,
-      tokens,
-      (q, c) => probabilities(c, q),
-      v => `page_correction${v} += ${sumsOfWords} * ${float((-bytes.zeroPoint * bytes.scale) / 255)};`,
-    )}
-    ${each(vectors(Q), v => `correction${v} = fma(correction${v}, ${rescale(v)}, page_correction${v} * ${pageFactor(v)});`, ' ')}
-    ${each(
-      rounds,
-      r => `{
-      ${each(vectors(Q), v => `let units${v} = ${pageFactor(v)} * ${float(bytes.scale / 255)};`)}
+    @unroll(v, ${vectors(Q)}) var page_correction$v = vec4f(0.0);
+    ${quantized.store(Q, tokens, {
+      weights: 'prob$c_$q',
+      after: `page_correction$v += ${sumsOfWords} * ${float((-bytes.zeroPoint * bytes.scale) / 255)};`,
+    })}
+    @unroll(v, ${vectors(Q)}) correction$v = fma(correction$v, rescale$v, page_correction$v * page_factor$v);
+    ${Array.from(
+      { length: rounds },
+      (_, r) => `{
+      @unroll(v, ${vectors(Q)}) let units$v = page_factor$v * ${float(bytes.scale / 255)};
       ${columns(Q, r)}
     }`,
-    )}`,
+    ).join('\n')}`,
     finish: Q => `
-  ${each(vectors(Q), v => `correction${v} = reduce_add(correction${v});`, ' ')}
-  ${each(rounds, r => each(vectors(Q), v => each(4, j => `${output(r, j, v)} += correction${v};`, ' ')))}`,
+  @unroll(v, ${vectors(Q)}) correction$v = reduce_add(correction$v);
+  @unroll(r, ${rounds}) @unroll(v, ${vectors(Q)}) @unroll(j, 4) out$r_$j_$v += correction$v;`,
   };
 }

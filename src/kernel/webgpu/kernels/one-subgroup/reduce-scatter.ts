@@ -2,7 +2,6 @@
  * Reduce-scatter by recursive halving, for the lanes that share a token: each has partial sums of as many tokens as
  * there are lanes; pairs of lanes exchange half of theirs until each lane has one complete token.
  */
-import { each } from '../snippets.ts';
 
 /** For groups of so many lanes, a power of two; the lanes furthest apart (or neighbours) exchange first. */
 export function reduceScatter(lanes: number, neighbours: boolean) {
@@ -33,7 +32,7 @@ fn exchange_add(a: vec4f, b: vec4f, by: u32) -> vec4f {
           .map((text, k) => `${word}${of(n)}${k} = ${text};`)
           .join(' ');
       return {
-        first: each(slots, n => fill('var ', '0', n)),
+        first: Array.from({ length: slots }, (_, n) => fill('var ', '0', n)).join('\n'),
         of: (e: number) => of(tokens.indexOf(e)),
         next(e: number): string {
           const n = tokens.indexOf(e) + slots;
@@ -52,15 +51,15 @@ fn exchange_add(a: vec4f, b: vec4f, by: u32) -> vec4f {
     },
     /**
      * Computes the sums of all tokens and exchanges them as early as possible: token e ends in lane e of the group.
-     * `sum(e, v)` is the result of `make(e)`.
+     * `sum(e)` is the result of `make(e)` for the queries of vec4 `$v`.
      */
-    reduce(V: number, make: (e: number) => string, sum: (e: number, v: number) => string): string {
+    reduce(V: number, make: (e: number) => string, sum: (e: number) => string): string {
       const visit = (e: number, depth: number): string => {
-        if (depth === 0) return `${make(e)}\n${each(V, v => `let partial${e}_0_${v} = ${sum(e, v)};`, ' ')}`;
+        if (depth === 0) return `${make(e)}\n@unroll(v, ${V}) let partial${e}_0_$v = ${sum(e)};`;
         const bit = masks[depth - 1];
         const [a, b] = [e, e + bit];
         return `${visit(a, depth - 1)}\n${visit(b, depth - 1)}
-      ${each(V, v => `let partial${a}_${depth}_${v} = exchange_add(partial${a}_${depth - 1}_${v}, partial${b}_${depth - 1}_${v}, ${bit}u);`, ' ')}`;
+      @unroll(v, ${V}) let partial${a}_${depth}_$v = exchange_add(partial${a}_${depth - 1}_$v, partial${b}_${depth - 1}_$v, ${bit}u);`;
       };
       return visit(0, masks.length);
     },

@@ -16,6 +16,7 @@ import {
   pageOffsets,
   type Side,
 } from '../sources.ts';
+import { F16_ITEM, PAGE_ITEM } from '../work-items.ts';
 import { attend, type KeyStage, LOG2E, type ValueStage } from './attend.ts';
 import { fourF16, type Rows, rowKeys, rowValues } from './float-rows.ts';
 import { LANES } from './subgroup.ts';
@@ -36,12 +37,12 @@ export function attendPagesOneSubgroup(
       params: PAGE_PARAMS,
       buffers: [...PAGE_BUFFERS, readBuffer(PAGE_ROTATIONS, 'vec2f')],
       tokens: P,
-      firstRound: 'data[item + 8]',
-      rounds: 'data[item + 3]',
+      firstRound: PAGE_ITEM.at.firstRound,
+      rounds: PAGE_ITEM.at.rounds,
       keys: { ...keys.stage, text: Q => `${poolLoads}\n${readF16x4}\n${firstRead}\n${keys.stage.text(Q)}` },
       values: values.stage,
       begin: pageOffsets(keys.layout, values.layout),
-      visible: (row, t) => `i32(page * ${P} + ${t}) >= first_read(item, ${row}u)`,
+      visible: t => `i32(page * ${P} + ${t}) >= first_read(item, $ru)`,
       allVisible: `i32(page * ${P}) >= first_read(item, ${rows - 1}u)`,
     },
     shape,
@@ -72,18 +73,18 @@ export function attendF16OneSubgroup(shape: AttendShape, rows: number): Kernel {
       buffers,
       tokens: ROUND,
       firstRound: '0u',
-      rounds: `(data[item + 3] * ${F16_TOKENS_PER_ROUND} + ${ROUND - 1}) / ${ROUND}`,
+      rounds: `(${F16_ITEM.at.rounds} * ${F16_TOKENS_PER_ROUND} + ${ROUND - 1}) / ${ROUND}`,
       keys: rowKeys(read('key'), {
         words: D,
-        at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}]) * p.scale * ${LOG2E}`,
+        at: n => `bitcast<f32>(queries[query_origin$q + ${n}]) * p.scale * ${LOG2E}`,
       }),
       values: rowValues(read('value')),
       begin: `${begin}
-    let first = data[item + 7] + page * ${ROUND};
-    let end = min(data[item + 8] + select(data[item + 1] - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${F16_TOKENS_PER_ROUND});
+    let first = ${F16_ITEM.at.firstToken} + page * ${ROUND};
+    let end = min(${F16_ITEM.at.endToken} + select(${F16_ITEM.at.rows} - 1, 0u, sinks), ${F16_ITEM.at.firstToken} + ${F16_ITEM.at.rounds} * ${F16_TOKENS_PER_ROUND});
     let count = min(${ROUND}u, end - min(end, first));`,
-      visible: (row, t) =>
-        `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks)) & (i32(first + ${t}) >= i32(data[item + 9] + ${row}u))`,
+      visible: t =>
+        `(${t} < count) & (first + ${t} < ${F16_ITEM.at.endToken} + select($ru, 0u, sinks)) & (i32(first + ${t}) >= i32(${F16_ITEM.at.windowStart} + $ru))`,
       allVisible: 'false',
     },
     shape,

@@ -8,10 +8,11 @@ import { readFour } from '../grid.ts';
 import { blockStart } from '../names.ts';
 import { PAGE_ROTATIONS } from '../page-relative.ts';
 import type { PageShape } from '../shape.ts';
-import { each, float } from '../snippets.ts';
+import { float } from '../snippets.ts';
 import { encodingTableOffset } from '../tables.ts';
+import { PAGE_ITEM } from '../work-items.ts';
 import { addTerm, type KeyStage, LOG2E, vec4Of } from './attend.ts';
-import { component, dots, queryOrigin, SCRATCH, vectors } from './names.ts';
+import { SCRATCH, vectors } from './names.ts';
 import { LANES } from './subgroup.ts';
 
 /** Pairs prefetched before the first is used. */
@@ -42,49 +43,48 @@ export function spectrumKeys(name: string, layout: PageLayout, shape: PageShape)
   const signed = (codes: string) => `vec4f(bitcast<vec4i>(${codes} << ${shift}) >> ${shift})`;
   const prefetch = keptPairs % PREFETCH === 0 ? PREFETCH : 1;
   const rounds = Math.ceil(D / 2 / LANES);
-  const query = (Q: number, n: string, v: number) => `${SCRATCH}[(${n}) * ${vectors(Q)} + ${v}]`;
-  const term = (Q: number, u: number, j: number) => `{
-        let rotation_at = ${tableStart} + 2 * ((4 * lane + ${j}) * ${D / 2} + pairs${u}[${j}]);
-        let rotation = vec2f(bitcast<f32>(keyTables[rotation_at]), bitcast<f32>(keyTables[rotation_at + 1]));
-        let x = fma(cosines${u}[${j}], rotation.x, -(sines${u}[${j}] * rotation.y));
-        let y = fma(cosines${u}[${j}], rotation.y, sines${u}[${j}] * rotation.x);
-        ${each(vectors(Q), v => `d${j}_${v} = fma(bitcast<vec4f>(${query(Q, `2 * pairs${u}[${j}]`, v)}), vec4f(x), fma(bitcast<vec4f>(${query(Q, `2 * pairs${u}[${j}] + 1`, v)}), vec4f(y), d${j}_${v}));`)} }`;
+  const pairs = ropeFrequencies.length;
+  const query = (Q: number, n: string) => `${SCRATCH}[(${n}) * ${vectors(Q)} + $v]`;
+  const raw = `queries[query_origin$q + 2 * min(lane + $(${LANES} * k), ${D / 2 - 1}u) + $h]`;
   return {
     name: `spectrum ${name}`,
     dim: D,
     queryWords: D,
     scratchVectors: Q => D * vectors(Q),
     text: () => readers.join('\n'),
-    load: Q =>
-      each(rounds, k =>
-        each(2, h =>
-          each(
-            vectors(Q),
-            v =>
-              `let raw${k}_${h}_${v} = bitcast<vec4f>(vec4u${vec4Of(Q, v, q => `queries[${queryOrigin(q)} + 2 * min(lane + ${k * LANES}, ${D / 2 - 1}u) + ${h}]`)}) * (p.scale * ${LOG2E});`,
-          ),
-        ),
-      ),
+    load: Q => `
+  @unroll(k, ${rounds}) @unroll(h, 2) @unroll(v, ${vectors(Q)}) let raw$k_$h_$v = bitcast<vec4f>(vec4u${vec4Of(Q, raw)}) * (p.scale * ${LOG2E});`,
     loadConstants: () => `let keyScales = read_f16x4(${blockStart('key')} + ${scales.offset} + 8 * lane);`,
     begin: Q => `
     workgroupBarrier();
-    ${each(
-      rounds,
-      k => `if (lane + ${k * LANES} < ${D / 2}) {
-      let pair = lane + ${k * LANES};
+    @unroll(k, ${rounds}) if (lane + $(${LANES} * k) < ${D / 2}) {
+      let pair = lane + $(${LANES} * k);
       var rotation = vec2f(1.0, 0.0);
-      if (pair < ${ropeFrequencies.length}) { rotation = ${PAGE_ROTATIONS}[(data[item + 7] + page) * ${ropeFrequencies.length} + pair]; }
-      ${each(vectors(Q), v => `${query(Q, '2 * pair', v)} = bitcast<vec4u>(fma(raw${k}_0_${v}, vec4f(rotation.x), raw${k}_1_${v} * rotation.y)); ${query(Q, '2 * pair + 1', v)} = bitcast<vec4u>(fma(raw${k}_1_${v}, vec4f(rotation.x), -(raw${k}_0_${v} * rotation.y)));`)}
-    }`,
-    )}
+      if (pair < ${pairs}) { rotation = ${PAGE_ROTATIONS}[(${PAGE_ITEM.at.firstPage} + page) * ${pairs} + pair]; }
+      @unroll(v, ${vectors(Q)}) {
+        ${query(Q, '2 * pair')} = bitcast<vec4u>(fma(raw$k_0_$v, vec4f(rotation.x), raw$k_1_$v * rotation.y));
+        ${query(Q, '2 * pair + 1')} = bitcast<vec4u>(fma(raw$k_1_$v, vec4f(rotation.x), -(raw$k_0_$v * rotation.y)));
+      }
+    }
     workgroupBarrier();`,
     sums: Q => `
-    ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4f(0.0);`, ' '))}
+    @unroll(j, 4) @unroll(v, ${vectors(Q)}) var d$j_$v = vec4f(0.0);
     for (var slot = 0u; slot < ${keptPairs}; slot += ${prefetch}) {
-      ${each(prefetch, u => `let pairs${u} = key_pairs(${blockStart('key')}, slot + ${u}, lane); let cosines${u} = ${signed(`key_cosines(${blockStart('key')}, slot + ${u}, lane)`)}; let sines${u} = ${signed(`key_sines(${blockStart('key')}, slot + ${u}, lane)`)};`)}
-      ${each(prefetch, u => each(4, j => term(Q, u, j)))}
+      @unroll(u, ${prefetch}) {
+        let pairs$u = key_pairs(${blockStart('key')}, slot + $u, lane);
+        let cosines$u = ${signed(`key_cosines(${blockStart('key')}, slot + $u, lane)`)};
+        let sines$u = ${signed(`key_sines(${blockStart('key')}, slot + $u, lane)`)};
+      }
+      @unroll(u, ${prefetch}) @unroll(j, 4) {{
+        let rotation_at = ${tableStart} + 2 * ((4 * lane + $j) * ${D / 2} + pairs$u[$j]);
+        let rotation = vec2f(bitcast<f32>(keyTables[rotation_at]), bitcast<f32>(keyTables[rotation_at + 1]));
+        let x = fma(cosines$u[$j], rotation.x, -(sines$u[$j] * rotation.y));
+        let y = fma(cosines$u[$j], rotation.y, sines$u[$j] * rotation.x);
+        @unroll(v, ${vectors(Q)}) d$j_$v = fma(bitcast<vec4f>(${query(Q, '2 * pairs$u[$j]')}), vec4f(x),
+          fma(bitcast<vec4f>(${query(Q, '2 * pairs$u[$j] + 1')}), vec4f(y), d$j_$v));
+      }}
     }
-    ${each(Q, q => `let ${dots(0, q)} = vec4f(${each(4, j => component(`d${j}_`, q), ', ')});`)}`,
-    score: (q, _, plus) => addTerm(`${dots(0, q)} * keyScales * ${float(1 / (2 ** (cosines.bits - 1) - 1))}`, plus),
+    @unroll(q, ${Q}) let dots0_$q = vec4f(@list(j, 4, d$j_$[q]));`,
+    score: plus => addTerm(`dots$c_$q * keyScales * ${float(1 / (2 ** (cosines.bits - 1) - 1))}`, plus),
   };
 }

@@ -4,7 +4,6 @@
  * (`opaque`). Where a word takes much code (code books), the steps of a strip are a loop too, to keep the shader short.
  */
 
-import { each } from '../snippets.ts';
 import type { Strips, Word } from '../strips.ts';
 import { opaque } from './names.ts';
 
@@ -50,10 +49,10 @@ export function stripLoop(
   const nextLoads = loads(lines, `min(strip + 1, ${count - 1}u)`);
   const next = count > 1 ? nextLoads.map(({ name, text }) => `next_${name} = ${text};`).join('\n') : '';
   const wordsFrom = (first: string, wordCount: number) =>
-    each(wordCount, n => {
+    Array.from({ length: wordCount }, (_, n) => {
       const words = lineIndices.map((_, l) => strips.word(`${id}${l}_`, n));
       return `{ ${text(`${first} + ${n}`, words)} }`;
-    });
+    }).join('\n');
   const first = `${strip} * ${strips.words}`;
   const steps = strips.words / 4;
   const all = step

@@ -11,23 +11,9 @@
 import type { PageLayout } from '../../../page-layout.ts';
 import type { AttendShape } from '../attend.ts';
 import { blockStart } from '../names.ts';
-import { each, maxOf4 } from '../snippets.ts';
+import { maxOf4 } from '../snippets.ts';
 import { addTerm, type KeyStage, LOG2E, type ValueStage, vec4Of } from './attend.ts';
-import {
-  component,
-  dots,
-  FOUR,
-  opaque,
-  output,
-  pageFactor,
-  probabilities,
-  queryOrigin,
-  queryScale,
-  queryScaleOf,
-  rescale,
-  SCRATCH,
-  vectors,
-} from './names.ts';
+import { FOUR, opaque, SCRATCH, vectors } from './names.ts';
 import { LANES } from './subgroup.ts';
 
 const TILE = 16;
@@ -84,62 +70,52 @@ const common = {
 
 const RESULT = `subgroup_matrix_result<f32, ${MATRIX_QUERIES}, ${TILE}>`;
 /** Left matrices have tokens or dims, right ones queries. */
-const left = (order: 'row_major' | 'col_major', at: number) =>
+const left = (order: 'row_major' | 'col_major', at: string) =>
   `subgroupMatrixLoad<subgroup_matrix_left<f16, ${TILE}, ${TILE}>, ${order}>(&${SCRATCH}, ${at}, ${STRIDE})`;
 const right = (at: string) =>
   `subgroupMatrixLoad<subgroup_matrix_right<f16, ${MATRIX_QUERIES}, ${TILE}>, col_major>(&${SCRATCH}, ${at}, 2)`;
 const multiplyAdd = (sums: string, a: string, b: string) =>
   `${sums} = subgroupMatrixMultiplyAccumulate(${a}, ${b}, ${sums});`;
-const storeSums = (sums: string, at: number) => `subgroupMatrixStore<col_major>(&${SCRATCH}, ${at}, ${sums}, 4);`;
+const storeSums = (sums: string, at: string) => `subgroupMatrixStore<col_major>(&${SCRATCH}, ${at}, ${sums}, 4);`;
 
-/** Stores a lane's four values of query q as f16, in tile lane / 4, which has 16 values of each query. */
-const storeFour = (Q: number, q: number, four: string) => `{
-    let to = lane / 4 * ${2 * Q} + ${2 * q} + lane % 4 / 2;
+/** Stores a lane's four values of query `$q` as f16, in tile lane / 4, which has 16 values of each query. */
+const storeFour = (Q: number, four: string) => `{
+    let to = lane / 4 * ${2 * Q} + $(2 * q) + lane % 4 / 2;
     ${SCRATCH}[to][lane % 2 * 2] = pack2x16float(${four}.xy);
     ${SCRATCH}[to][lane % 2 * 2 + 1] = pack2x16float(${four}.zw);
   }`;
 
-/** Chunks of a side: half h of the dims of 16 tokens, some vectors per lane. */
+/** Chunks of a side: half `$h` of the dims of 16 tokens, some vectors per lane. */
 function chunksOf(side: 'key' | 'value', { bytes, toF16 }: Kind) {
   const lanes = (DIMS * bytes) / 16;
   const tokens = LANES / lanes;
-  const fill = (word: string, a: number, h: number, t: string) =>
-    each(TILE / tokens, n => {
-      const at = `(${t} + ${tokens * n} + lane / ${lanes}) * ${2 * lanes} + ${lanes * h} + lane % ${lanes}`;
-      return `${word}${side}${a}_${h}_${n} = pool4[${blockStart(side)} / 16 + ${at}];`;
-    });
-  const put = (Q: number, a: number, h: number) =>
-    each(TILE / tokens, n => {
-      const vectors = toF16(`${side}${a}_${h}_${n}`);
-      return `{
-        let to = ${chunkAt(Q)} + (${tokens * n} + lane / ${lanes}) * ${STRIDE} + ${vectors.length} * (lane % ${lanes});
-        ${vectors.map((vector, k) => `${SCRATCH}[to + ${k}] = ${vector};`).join(' ')}
-      }`;
-    });
+  const fill = (t: string) =>
+    `pool4[${blockStart(side)} / 16 + (${t} + $(${tokens} * n) + lane / ${lanes}) * ${2 * lanes} + $(${lanes} * h) + lane % ${lanes}]`;
+  const vectors = toF16(`${side}$a_$h_$n`);
   return {
-    prefetch: () => each(PREFETCH_TILES, a => each(2, h => fill('var ', a, h, `${TILE * a}u`))),
+    prefetch: () =>
+      `@unroll(a, ${PREFETCH_TILES}) @unroll(h, 2) @unroll(n, ${TILE / tokens}) var ${side}$a_$h_$n = ${fill(`$(${TILE} * a)u`)};`,
     /**
      * Multiplies both halves of every `tile`. The products are in a branch, since compilers would otherwise delay the
      * prefetches until after them.
      */
-    tileLoop: (Q: number, products: (h: number) => string, then = '') => `
+    tileLoop: (Q: number, products: string, then = '') => `
     for (var first = 0u; first < ${opaque(TILES)}; first += ${PREFETCH_TILES}) {
-      ${each(
-        PREFETCH_TILES,
-        a => `{
-      let tile = first + ${a};
-      let next = ${TILE} * min(tile + ${PREFETCH_TILES}, ${TILES - 1}u);
-      ${each(
-        2,
-        h => `${put(Q, a, h)}
-      ${fill('', a, h, 'next')}
-      workgroupBarrier();
-      if (${FOUR} > 0) { ${products(h)} }
-      workgroupBarrier();`,
-      )}
-      ${then}
-      }`,
-      )}
+      @unroll(a, ${PREFETCH_TILES}) {{
+        let tile = first + $a;
+        let next = ${TILE} * min(tile + ${PREFETCH_TILES}, ${TILES - 1}u);
+        @unroll(h, 2) {
+          @unroll(n, ${TILE / tokens}) {{
+            let to = ${chunkAt(Q)} + ($(${tokens} * n) + lane / ${lanes}) * ${STRIDE} + ${vectors.length} * (lane % ${lanes});
+            ${vectors.map((vector, k) => `${SCRATCH}[to + ${k}] = ${vector};`).join(' ')}
+          }}
+          @unroll(n, ${TILE / tokens}) ${side}$a_$h_$n = ${fill('next')};
+          workgroupBarrier();
+          if (${FOUR} > 0) { ${products} }
+          workgroupBarrier();
+        }
+        ${then}
+      }}
     }`,
   };
 }
@@ -156,34 +132,32 @@ export function subgroupMatrixKeys(name: string, layout: PageLayout, shape: Atte
     text: () => '',
     // Queries are scaled to a maximum of 1, so that f16 does not overflow.
     load: Q => `
-  ${each(vectors(Q), v => `var max_abs${v} = vec4f(0.0);`)}
-  ${each(
-    Q,
-    q => `let x${q} = bitcast<vec4f>(vec4u(${kind.order.map(i => `queries[${queryOrigin(q)} + 4 * lane + ${i}]`).join(', ')}));
-  ${component('max_abs', q)} = ${maxOf4(`abs(x${q})`)};`,
-  )}
-  ${each(
-    vectors(Q),
-    v => `max_abs${v} = max(reduce_max(max_abs${v}), vec4f(1e-30));
-  let ${queryScale(v)} = max_abs${v} * (${kind.unit} * ${LOG2E});`,
-  )}
-  ${each(Q, q => `{ let y = x${q} * (1.0 / ${component('max_abs', q)}); ${storeFour(Q, q, 'y')} }`)}
+  @unroll(v, ${vectors(Q)}) var max_abs$v = vec4f(0.0);
+  @unroll(q, ${Q}) {
+    let x$q = bitcast<vec4f>(vec4u(@list(i in [${kind.order}], queries[query_origin$q + 4 * lane + $i])));
+    max_abs$[q] = ${maxOf4('abs(x$q)')};
+  }
+  @unroll(v, ${vectors(Q)}) {
+    max_abs$v = max(reduce_max(max_abs$v), vec4f(1e-30));
+    let query_scale$v = max_abs$v * (${kind.unit} * ${LOG2E});
+  }
+  @unroll(q, ${Q}) {{ let y = x$q * (1.0 / max_abs$[q]); ${storeFour(Q, 'y')} }}
   workgroupBarrier();
-  ${each(TILES, k => `let query${k} = ${right(`${2 * Q * k}`)};`)}
+  @unroll(k, ${TILES}) let query$k = ${right(`$(${2 * Q} * k)`)};
   workgroupBarrier();`,
     sums: Q => `
-    ${each(Q, q => `var ${dots(0, q)} = vec4f(0.0);`, ' ')}
+    @unroll(q, ${Q}) var dots0_$q = vec4f(0.0);
     ${prefetch()}
     var sums = ${RESULT}();
     ${tileLoop(
       Q,
-      h => `
-      ${each(4, k => multiplyAdd('sums', left('row_major', chunkAt(Q) + 2 * k), `query${4 * h + k}`))}
-      ${h === 1 ? `${storeSums('sums', 0)} sums = ${RESULT}();` : ''}`,
-      `if (lane / 4 == tile) { ${each(Q, q => `${dots(0, q)} = bitcast<vec4f>(${SCRATCH}[${4 * q} + lane % 4]);`, ' ')} }`,
+      `
+      @unroll(k, 4) ${multiplyAdd('sums', left('row_major', `$(${chunkAt(Q)} + 2 * k)`), 'query$(4 * h + k)')}
+      @unroll(s, h) { ${storeSums('sums', '0')} sums = ${RESULT}(); }`,
+      `if (lane / 4 == tile) { @unroll(q, ${Q}) dots0_$q = bitcast<vec4f>(${SCRATCH}[$(4 * q) + lane % 4]); }`,
     )}
     workgroupBarrier();`,
-    score: (q, c, plus) => addTerm(`${dots(c, q)} * vec4f(${queryScaleOf(q)})`, plus),
+    score: plus => addTerm('dots$c_$q * vec4f(query_scale$[q])', plus),
   };
 }
 
@@ -196,10 +170,13 @@ export function subgroupMatrixValues(name: string, layout: PageLayout, shape: At
   if (!kind) return undefined;
   const { prefetch, tileLoop } = chunksOf('value', kind);
   /** Lanes that own four neighbours have their probabilities; others get them through workgroup memory. */
-  const neighbours = (Q: number, at: (c: number, j: number) => string) => `
-    ${each(4, j => `{ let t = ${at(0, j)}; ${each(Q, q => `${SCRATCH}[${LANES * q} + t / 4][t % 4] = bitcast<u32>(${probabilities(0, q)}[${j}]);`, ' ')} }`)}
+  const neighbours = (Q: number, at: string) => `
+    @unroll(c, 1) @unroll(j, 4) {{
+      let t = ${at};
+      @unroll(q, ${Q}) ${SCRATCH}[$(${LANES} * q) + t / 4][t % 4] = bitcast<u32>(prob0_$q[$j]);
+    }}
     workgroupBarrier();
-    ${each(Q, q => `let v${q} = bitcast<vec4f>(${SCRATCH}[${LANES * q} + lane]);`, ' ')}
+    @unroll(q, ${Q}) let v$q = bitcast<vec4f>(${SCRATCH}[$(${LANES} * q) + lane]);
     workgroupBarrier();`;
   return {
     ...common,
@@ -208,25 +185,24 @@ export function subgroupMatrixValues(name: string, layout: PageLayout, shape: At
     prefetch,
     accumulate: (Q, { strided, at }) => `
     ${strided ? neighbours(Q, at) : ''}
-    ${each(Q, q => storeFour(Q, q, strided ? `v${q}` : probabilities(0, q)))}
-    ${each(TILES, n => `var sums${n} = ${RESULT}();`)}
+    @unroll(q, ${Q}) { ${storeFour(Q, strided ? 'v$q' : 'prob0_$q')} }
+    @unroll(n, ${TILES}) var sums$n = ${RESULT}();
     ${tileLoop(
       Q,
-      h => `let weights = ${right(`tile * ${2 * Q}`)};
-      ${each(4, n => multiplyAdd(`sums${4 * h + n}`, left('col_major', chunkAt(Q) + 2 * n), 'weights'))}`,
+      `let weights = ${right(`tile * ${2 * Q}`)};
+      @unroll(n, 4) ${multiplyAdd('sums$(4 * h + n)', left('col_major', `$(${chunkAt(Q)} + 2 * n)`), 'weights')}`,
     )}
-    ${each(Q, q => `var result${q} = vec4f(0.0);`, ' ')}
-    ${each(
-      TILES / MATRICES_AT_ONCE,
-      m => `${each(MATRICES_AT_ONCE, n => storeSums(`sums${MATRICES_AT_ONCE * m + n}`, chunkAt(Q) + SUMS * n))}
-    workgroupBarrier();
-    if (lane / ${4 * MATRICES_AT_ONCE} == ${m}) {
-      let from_sums = ${chunkAt(Q)} + lane / 4 % ${MATRICES_AT_ONCE} * ${SUMS} + lane % 4;
-      ${each(Q, q => `result${q} = bitcast<vec4f>(${SCRATCH}[from_sums + ${4 * q}]);`, ' ')}
+    @unroll(q, ${Q}) var result$q = vec4f(0.0);
+    @unroll(m, ${TILES / MATRICES_AT_ONCE}) {
+      @unroll(n, ${MATRICES_AT_ONCE}) ${storeSums(`sums$(${MATRICES_AT_ONCE} * m + n)`, `$(${chunkAt(Q)} + ${SUMS} * n)`)}
+      workgroupBarrier();
+      if (lane / ${4 * MATRICES_AT_ONCE} == $m) {
+        let from_sums = ${chunkAt(Q)} + lane / 4 % ${MATRICES_AT_ONCE} * ${SUMS} + lane % 4;
+        @unroll(q, ${Q}) result$q = bitcast<vec4f>(${SCRATCH}[from_sums + $(4 * q)]);
+      }
+      workgroupBarrier();
     }
-    workgroupBarrier();`,
-    )}
-    ${each(vectors(Q), v => `let unit${v} = ${pageFactor(v)} * ${kind.unit}.0;`)}
-    ${each(4, j => each(vectors(Q), v => `${output(0, j, v)} = fma(vec4f${vec4Of(Q, v, q => `result${q}[${kind.order[j]}]`)}, unit${v}, ${output(0, j, v)} * ${rescale(v)});`, ' '))}`,
+    @unroll(v, ${vectors(Q)}) let unit$v = page_factor$v * ${kind.unit}.0;
+    ${kind.order.map((component, j) => `@unroll(v, ${vectors(Q)}) out0_${j}_$v = fma(vec4f${vec4Of(Q, `result$q[${component}]`)}, unit$v, out0_${j}_$v * rescale$v);`).join('\n')}`,
   };
 }

@@ -3,8 +3,6 @@
  * through workgroup memory, with the same bits. All lanes must call these.
  */
 
-import { each } from '../snippets.ts';
-
 /** Lanes per subgroup (real or emulated). */
 export const LANES = 32;
 
@@ -22,25 +20,11 @@ fn sortable(x: vec4i) -> vec4i { return x ^ ((x >> vec4u(31)) & vec4i(0x7fffffff
 fn reduce_max(x: vec4f) -> vec4f { return bitcast<vec4f>(sortable(subgroupMax(sortable(bitcast<vec4i>(x))))); }
 fn reduce_max_nonnegative(x: f32) -> f32 { return bitcast<f32>(subgroupMax(bitcast<u32>(x))); }`;
 
-/** In floats, which are exact for integers below 2^24. */
-const exclusiveScan = /* wgsl */ `
-fn exclusive_scan(x: u32) -> u32 {
-  var all = f32(x);
-  var ahead = 0.0;
-  for (var by = 1u; by < ${LANES}; by *= 2) {
-    let other = shuffle_xor(vec4f(all), by).x;
-    ahead += select(0.0, other, (lane & by) != 0);
-    all += other;
-  }
-  return u32(ahead);
-}`;
-
 /**
  *   shuffle_xor(x, by)         the value of lane ^ by
  *   reduce_max(x)              the maximum over all lanes
  *   reduce_max_nonnegative(x)  the same of one float per lane, none below 0
  *   reduce_add(x)              the sum over all lanes, the same bits in each
- *   exclusive_scan(x)          the sum over the lanes before, below 2^24
  *
  * With several subgroups of 32 lanes per workgroup, each works for itself: `lane` is a lane's number in subgroup
  * `subgroup`.
@@ -63,8 +47,7 @@ ${
     : `${butterfly('reduce_max', 'max(all, shuffle_xor(all, by))')}
 fn reduce_max_nonnegative(x: f32) -> f32 { return reduce_max(vec4f(x)).x; }`
 }
-${butterfly('reduce_add', 'all + shuffle_xor(all, by)')}
-${hasSubgroups ? 'fn exclusive_scan(x: u32) -> u32 { return subgroupExclusiveAdd(x); }' : exclusiveScan}`;
+${butterfly('reduce_add', 'all + shuffle_xor(all, by)')}`;
 }
 
 /**
@@ -86,10 +69,11 @@ export function reduceScatterRuns(names: readonly string[], result: string): str
     const [half, list] = [all.length / 2, all];
     const pick = (i: number, j: number) => `select(${list[i]}, ${list[j]}, (lane & ${by}) != 0)`;
     all = Array.from({ length: half }, (_, i) => `${result}_${by}_${i}`);
-    text += each(half, i => `let ${all[i]} = ${pick(i, i + half)} + shuffle_xor(${pick(i + half, i)}, ${by});\n`, '');
+    for (const [i, sum] of all.entries())
+      text += `let ${sum} = ${pick(i, i + half)} + shuffle_xor(${pick(i + half, i)}, ${by});\n`;
   }
   return `${text}var ${result} = ${all[0]};`;
 }
 
 export const reduceAddRun = (name: string, runs: number): string =>
-  each(Math.log2(LANES / runs), i => `${name} += shuffle_xor(${name}, ${2 ** i});`, ' ');
+  Array.from({ length: Math.log2(LANES / runs) }, (_, i) => `${name} += shuffle_xor(${name}, ${2 ** i});`).join(' ');

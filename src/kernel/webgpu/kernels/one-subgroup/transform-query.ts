@@ -5,8 +5,9 @@
  */
 
 import { f32, type Kernel, readBuffer, u32, writeBuffer } from '../../kernel.ts';
-import { each, maxOf4 } from '../snippets.ts';
+import { maxOf4 } from '../snippets.ts';
 import { type CodecTransform, int8Words, queryWords, ROW_WORDS, transformName } from '../transform.ts';
+import { unroll } from '../unroll.ts';
 import { LANES, subgroupFunctions } from './subgroup.ts';
 
 /**
@@ -19,31 +20,35 @@ function layoutOf(D: number) {
   return {
     rounds,
     active,
-    all: (text: (r: number) => string) => each(rounds, text),
-    /** Dim i of a lane's four in round r. */
-    dims: (r: number, i: number) => `4 * min(lane, ${active - 1}u) + ${4 * LANES * r + i}`,
+    /** Dim `$i` of a lane's four in round `$r`. */
+    dim: `4 * min(lane, ${active - 1}u) + $(${4 * LANES} * r + i)`,
   };
 }
 
 /** Hadamard transform of these `xR`, unnormalized. */
 export function hadamard(D: number) {
   const layout = layoutOf(D);
-  const { rounds, active, all } = layout;
-  const between = Array.from({ length: Math.log2(rounds) }, (_, k) => 2 ** k).map(by =>
-    each(rounds / 2, n => {
-      const a = Math.floor(n / by) * 2 * by + (n % by);
-      return `{ let a = x${a}; let b = x${a + by}; x${a} = a + b; x${a + by} = a - b; }`;
-    }),
+  const { rounds, active } = layout;
+  const between = Array.from({ length: Math.log2(rounds) }, (_, k) => 2 ** k).map(
+    by => `@unroll(k, ${rounds / 2 / by}) @unroll(n, ${by}) {{
+    let a = x$(k * ${2 * by} + n);
+    let b = x$(k * ${2 * by} + n + ${by});
+    x$(k * ${2 * by} + n) = a + b;
+    x$(k * ${2 * by} + n + ${by}) = a - b;
+  }}`,
   );
   return {
     ...layout,
     text: `
-  ${all(
-    r => `x${r} = vec4f(x${r}.x + x${r}.y, x${r}.x - x${r}.y, x${r}.z + x${r}.w, x${r}.z - x${r}.w);
-  x${r} = vec4f(x${r}.xy + x${r}.zw, x${r}.xy - x${r}.zw);`,
-  )}
+  @unroll(r, ${rounds}) {
+    x$r = vec4f(x$r.x + x$r.y, x$r.x - x$r.y, x$r.z + x$r.w, x$r.z - x$r.w);
+    x$r = vec4f(x$r.xy + x$r.zw, x$r.xy - x$r.zw);
+  }
   for (var by = 1u; by < ${active}; by *= 2) {
-    ${all(r => `{ let other = shuffle_xor(x${r}, by); x${r} = select(x${r} + other, other - x${r}, (lane & by) != 0); }`)}
+    @unroll(r, ${rounds}) {{
+      let other = shuffle_xor(x$r, by);
+      x$r = select(x$r + other, other - x$r, (lane & by) != 0);
+    }}
   }
   ${between.join('\n')}`,
   };
@@ -60,16 +65,19 @@ export function transformQueryOneSubgroup(d: CodecTransform, int8: boolean, hasS
   const { headDim: D, heads, kvHeads } = d;
   const G = heads / kvHeads;
   const words = queryWords(d, int8);
-  const { rounds, active, all, dims } = layoutOf(D);
+  const { rounds, active, dim } = layoutOf(D);
   const integers = `
   let max_abs = reduce_max(vec4f(select(0.0, ${Array.from({ length: rounds }, (_, r) => maxOf4(`abs(x${r})`)).reduce((a, b) => `max(${a}, ${b})`)}, live))).x;
   let unit = select(0.0, 127.0 / max_abs, max_abs > 0);
   var sum = 0;
-  ${all(r => `{ let word = pack4xI8(vec4i(round(x${r} * unit))); if (live) { queries[to + lane + ${LANES * r}] = word; sum += dot4I8Packed(word, 0x01010101u); } }`)}
+  @unroll(r, ${rounds}) {{
+    let word = pack4xI8(vec4i(round(x$r * unit)));
+    if (live) { queries[to + lane + $(${LANES} * r)] = word; sum += dot4I8Packed(word, 0x01010101u); }
+  }}
   let count = reduce_add(vec4f(f32(sum))).x;
   if (lane == 0) { queries[to + ${D / 4}] = bitcast<u32>(max_abs / 127.0); queries[to + ${D / 4 + 1}] = bitcast<u32>(count); }`;
   const floats = (first: number) =>
-    `if (live) { ${all(r => each(4, i => `queries[to + ${first} + ${dims(r, i)}] = bitcast<u32>(x${r}[${i}]);`, ' '))} }`;
+    `if (live) { @unroll(r, ${rounds}) @unroll(i, 4) queries[to + ${first} + ${dim}] = bitcast<u32>(x$r[$i]); }`;
   return {
     name: `transform query ${transformName(d)}${int8 ? ' int8' : ''} one subgroup${hasSubgroups ? ' subgroup ops' : ''}`,
     summary: 'Transforms queries into the domain of the packed keys, one subgroup per query.',
@@ -82,7 +90,7 @@ export function transformQueryOneSubgroup(d: CodecTransform, int8: boolean, hasS
     ],
     size: LANES,
     enable: hasSubgroups ? ['subgroups'] : [],
-    body: /* wgsl */ `
+    body: unroll(/* wgsl */ `
 var<private> lane: u32;
 ${subgroupFunctions(hasSubgroups)}
 fn main(group: vec3u, local_index: u32) {
@@ -92,15 +100,15 @@ fn main(group: vec3u, local_index: u32) {
   let head = row * ${heads} + group.y * ${G} + group.x % ${G};
   let at = head * ${D};
   let to = head * ${words};
-  ${all(r => `var x${r} = vec4f(${each(4, i => `q[at + ${dims(r, i)}]`, ', ')}) * p.scale;`)}
+  @unroll(r, ${rounds}) var x$r = vec4f(@list(i, 4, q[at + ${dim}])) * p.scale;
   ${
     d.signs
-      ? `${all(r => `x${r} *= vec4f(${each(4, i => `signs[${dims(r, i)}]`, ', ')});`)}
+      ? `@unroll(r, ${rounds}) x$r *= vec4f(@list(i, 4, signs[${dim}]));
   ${hadamard(D).text}`
       : ''
   }
   ${int8 ? integers : floats(0)}
   ${int8 && d.centered ? floats(int8Words(D)) : ''}
-}`,
+}`),
   };
 }

@@ -58,27 +58,24 @@ export async function startWorker(model: WorkerModel, options: WorkerOptions = {
     onAbort = () => reject(signal?.reason);
     signal?.addEventListener('abort', onAbort);
   });
-  const notStarted = new Promise<never>((_, reject) => {
+  let notStarted: Promise<DeviceError> | undefined;
+  worker.addEventListener('error', ({ message }) => {
     // An error of its program has a message; without one the program was not found.
-    worker.addEventListener('error', async ({ message }) => {
-      if (message) return;
-      const status = given
-        ? undefined
-        : await fetch(workerUrl()).then(
-            answer => answer.status,
-            () => undefined,
-          );
-      reject(new DeviceError(status === 403 ? FORBIDDEN : NOT_STARTED));
-    });
+    if (!message) notStarted = explainNotStarted(given === undefined);
   });
   try {
-    return await Promise.race([notStarted, aborted, connectService(messagePort(worker), { source, onProgress })]);
+    return await Promise.race([aborted, connectService(messagePort(worker), { source, onProgress })]);
   } catch (error) {
     worker.terminate();
-    throw error;
+    throw (await notStarted) ?? error;
   } finally {
     signal?.removeEventListener('abort', onAbort);
   }
+}
+
+async function explainNotStarted(isOurs: boolean): Promise<DeviceError> {
+  const answer = isOurs ? await fetch(workerUrl()).catch(() => undefined) : undefined;
+  return new DeviceError(answer?.status === 403 ? FORBIDDEN : NOT_STARTED);
 }
 
 /** Bundlers know this form, and build the Worker's program too. */

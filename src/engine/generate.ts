@@ -153,6 +153,10 @@ export async function* generate(
       timer.prefilled();
       onPrefill?.({ done: held, total: prompt.length });
     },
+    onDrafts(drafted, accepted) {
+      result.usage.draftedTokens += drafted;
+      result.usage.acceptedTokens += accepted;
+    },
     async onEnd(sequence) {
       if (!isComplete) return;
       result.quality = await measureQuality(engine, sequence, plan);

@@ -31,6 +31,9 @@ export interface Usage {
   prefilledTokens: number;
   /** Generated tokens. */
   completionTokens: number;
+  /** Tokens that were guessed (see `speculate`), and those of them that were right. */
+  draftedTokens: number;
+  acceptedTokens: number;
 }
 
 /** Times in milliseconds and rates in tokens per second; 0 if nothing was measured. */
@@ -91,7 +94,10 @@ export function emptyResult(): Result {
     ids: [],
     finish: 'cancelled',
     seed: 0,
-    usage: { promptTokens: 0, reusedTokens: 0, prefilledTokens: 0, completionTokens: 0 },
+    usage: {
+      ...{ promptTokens: 0, reusedTokens: 0, prefilledTokens: 0, completionTokens: 0 },
+      ...{ draftedTokens: 0, acceptedTokens: 0 },
+    },
     timings: { prefillMs: 0, decodeMs: 0, prefillRate: 0, decodeRate: 0 },
     notices: [],
   };

@@ -14,6 +14,7 @@ import { benchMemory } from './memory.ts';
 import { benchPrefix } from './prefix.ts';
 import { benchQuality } from './quality.ts';
 import { benchServe } from './serve.ts';
+import { benchSpeculate } from './speculate.ts';
 import { benchStores } from './stores.ts';
 import { benchTiers } from './tiers.ts';
 import { benchTrace } from './trace.ts';
@@ -36,6 +37,8 @@ const usage = `usage: npm run bench -- NAME [options]
               --no-peers
   arrival     a long prompt arrives while chats are being written: gaps between their tokens, and the prompt's time
               --model FILE --kv SPEC --prompt 16384 --chats 4 --tokens 64 --threads N
+  speculate   decoding speed with and without guessed tokens, by how much the answer repeats
+              --model FILE --kv SPEC --tokens 256 --rounds 3 --threads N
   prefix      time to first token of a prompt whose beginning is known, and of an edited chat
               --model FILE --kv SPEC --prompt 4096 --rounds 3 --threads N
   tiers       decoding with and without tiers, and the time to first token of a prompt from each tier
@@ -145,6 +148,7 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   batch: options => benchBatch({ kv: 'tq4', depths: '0,1024,4096', sequences: '1,2,4,8,16', tokens: '32', ...options }),
   arrival: options => benchArrival({ kv: 'tq4', prompt: '16384', chats: '4', tokens: '64', ...options }),
   prefix: options => benchPrefix({ kv: 'tq4', prompt: '4096', ...options }),
+  speculate: options => benchSpeculate({ kv: 'tq4', tokens: '256', ...options }),
   stores: options => benchStores(options),
   trace: options => benchTrace({ ...options, trace: positionals[1] }),
   tiers: options => benchTiers({ kv: 'tq4', prompt: '4096', ...options }),

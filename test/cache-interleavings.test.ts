@@ -26,7 +26,8 @@ it(`${RUNS} interleavings of answers, with pages decoded, warmed, saved and rest
   });
   await fc.assert(runs, { numRuns: RUNS, endOnFailure: true });
   expect(answers).toBeGreaterThan(RUNS / 2);
-  const { evictions, tiers } = model.stats();
+  const { evictions, tiers, draftedTokens } = model.stats();
+  expect(draftedTokens).toBeGreaterThan(0);
   expect(evictions).toBeGreaterThan(RUNS);
   expect(tiers[0].hits).toBeGreaterThan(0);
 });

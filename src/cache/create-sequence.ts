@@ -129,6 +129,11 @@ export function createSequence(options: SequenceOptions): Sequence {
     return dropped < sealed.first ? 0 : cropped;
   };
 
+  const maxChunk = () => {
+    if (overflow === 'error' || ids.length < context) return context - ids.length;
+    return pageTokens - ((ids.length - context) % pageTokens);
+  };
+
   const hold = (): HeldContent => {
     assert(!disposed, 'a disposed sequence was used');
     const blocks = [...[...sealed.leaves, ...sealed.windowPages, ...sealed.exactPages], ...[sinks, ...tail.shared]].map(
@@ -188,8 +193,11 @@ export function createSequence(options: SequenceOptions): Sequence {
       return sealed.bytes;
     },
     get maxChunk() {
-      if (overflow === 'error' || ids.length < context) return context - ids.length;
-      return pageTokens - ((ids.length - context) % pageTokens);
+      return maxChunk();
+    },
+    get maxDrafts() {
+      const lastOfPage = sealPosition(sealedPagesAt(ids.length, sealing) + 1, sealing) - 1;
+      return Math.max(0, Math.min(maxChunk(), lastOfPage - ids.length) - 1);
     },
     bytesFor(count) {
       const pages = Math.max(0, sealedPagesAt(ids.length + count - 1, sealing) - sealed.sealedEnd);

@@ -70,7 +70,7 @@ export interface Sequence {
   readonly shares: boolean;
   /** Number of tokens, including dropped ones. */
   readonly length: number;
-  /** The token ids, including dropped ones; a negative id is the handle of a token that is not known yet. */
+  /** The token ids, including dropped ones; a negative id is that of a token that is not known yet. */
   readonly ids: readonly number[];
   /**
    * Its end in the index. Undefined if there is none: it has no tokens after its last leaf, or a pass is planned, or its
@@ -95,6 +95,11 @@ export interface Sequence {
    */
   readonly maxChunk: number;
   /**
+   * Maximum number of tokens after the next one that `crop` removes again without a trace: those before the last token of a
+   * page, so that nothing is sealed with them.
+   */
+  readonly maxDrafts: number;
+  /**
    * Bytes that the next `count` tokens allocate: the leaves that they seal, blocks of the tail, and sinks to write if they
    * are shared.
    */
@@ -106,14 +111,14 @@ export interface Sequence {
   plan(count: number): SequenceRun[];
   /**
    * Adds the planned tokens, after the pass, and frees the tail's blocks of those that were sealed. With their ids,
-   * publishes the leaves.
+   * publishes the leaves. The last tokens may be added without: they are known later, or cropped.
    */
   commit(count: number, tokens?: ArrayLike<number>): void;
   /** In two-tier mode: frees the newest f16 page. Its codes stay. False if there is none. */
   spillPage(): boolean;
   /** In two-tier mode: takes over the f16 page at `readableLength`, decoded from its codes. */
   unspillPage(page: SharedBlock): void;
-  /** Replaces a token handle by the token's id. */
+  /** Sets the id of a token that was added with a handle or without an id. */
   setToken(position: number, id: number): void;
   /**
    * The length that `crop(length)` would leave. Sealed pages have no f16 values to return to the tail, so a crop into them

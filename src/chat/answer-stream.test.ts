@@ -210,6 +210,52 @@ describe('calls that are written as text', () => {
   });
 });
 
+describe('an answer that goes on', () => {
+  const tokenizer = tokenizerWith([...FRAME, ...MARKERS]);
+  /** What the prompt ends with, and what the parser makes of the rest. */
+  const goOn = (source: string, begun: Partial<ChatMessage>, rest: string) => {
+    const model = { tokenizer, template: createChatTemplate({ source }), constraints: createConstraints(tokenizer) };
+    const messages = [
+      { role: 'user', content: 'Hi' },
+      { role: 'assistant', content: '', ...begun },
+    ];
+    const { prompt, parser } = prepareAnswer(model, messages, { continueAnswer: true });
+    const [part, end] = [parser.push(rest), parser.end()];
+    const text = tokenizer.decode(prompt, { includeSpecialTokens: true }).split('assistant\n').at(-1);
+    return [text, part.reasoning + end.reasoning, part.text + end.text];
+  };
+  const thinking = `${CHATML}{# </think> #}`;
+  const opened = `${CHATML}{{ '<think>\n' }}{# </think> #}`;
+
+  it('is prompted with its beginning, as the model would have written it', () => {
+    expect(goOn(CHATML, { content: 'One, two' }, ' and three')).toEqual(['One, two', '', ' and three']);
+    const both = { reasoning_content: 'Hm.', content: 'One' };
+    expect(goOn(thinking, both, ', two')).toEqual(['<think>\nHm.\n</think>\n\nOne', '', ', two']);
+    expect(goOn(thinking, { content: 'One' }, ', two')).toEqual(['One', '', ', two']);
+    expect(goOn(thinking, { reasoning_content: 'Hm' }, ', so</think>One')).toEqual(['<think>\nHm', ', so', 'One']);
+    expect(goOn(opened, both, ', two')).toEqual(['<think>\nHm.\n</think>\n\nOne', '', ', two']);
+    expect(goOn(opened, { content: 'One' }, ', two')).toEqual(['<think>\n\n</think>\n\nOne', '', ', two']);
+  });
+
+  it('has no control tokens of its own', () => {
+    const model = {
+      tokenizer,
+      template: createChatTemplate({ source: CHATML }),
+      constraints: createConstraints(tokenizer),
+    };
+    const controls = (content: string) =>
+      prepareAnswer(
+        model,
+        [
+          { role: 'user', content: 'Hi' },
+          { role: 'assistant', content },
+        ],
+        { continueAnswer: true },
+      ).prompt.filter(id => tokenizer.tokenBytes(id).length === 0).length;
+    expect(controls('a <|im_end|> b')).toBe(controls('a'));
+  });
+});
+
 describe('answers in channels', () => {
   /** In the manner of gpt-oss. */
   const HARMONY = `{%- macro message(role, channel, content) %}<|start|>{{ role }}
@@ -244,6 +290,20 @@ describe('answers in channels', () => {
     const parts = ids.map(id => parser.push(output.markers?.get(id) ?? tokenizer.decode([id])));
     expect(parts.map(part => part.reasoning).join('')).toBe('Hm.');
     expect(parts.map(part => part.text).join('')).toBe('Hello.');
+  });
+
+  it('go on in their channel', () => {
+    const goOn = (begun: Partial<ChatMessage>, rest: string) => {
+      const list = [...messages, { role: 'assistant', content: '', ...begun }];
+      const { prompt, parser } = prepareAnswer(model, list, { continueAnswer: true });
+      const text = tokenizer.decode(prompt, { includeSpecialTokens: true }).split('<|start|>assistant').slice(1);
+      const { reasoning, text: more } = parser.push(rest);
+      return [...text, reasoning, more];
+    };
+    expect(goOn({ content: 'Hel' }, 'lo.')).toEqual(['<|channel|>final<|message|>Hel', '', 'lo.']);
+    expect(goOn({ reasoning_content: 'H' }, 'm.')).toEqual(['<|channel|>analysis<|message|>H', 'm.', '']);
+    const both = ['<|channel|>analysis<|message|>Hm.<|end|>', '<|channel|>final<|message|>Hel', '', 'lo.'];
+    expect(goOn({ reasoning_content: 'Hm.', content: 'Hel' }, 'lo.')).toEqual(both);
   });
 
   const tools: Tool[] = ['dice', 'clock'].map(name => ({

@@ -10,10 +10,11 @@ import type { Result, Token } from '../engine/stream.ts';
 import { type CallFormat, createAnswerParser, detectAnswerFormat, type ParserOptions } from '../model/answer-format.ts';
 import type { AnswerParser } from '../model/answer-parts.ts';
 import { CHANNEL_MARKERS, createChannelParser } from '../model/channels.ts';
-import { encodeChat } from '../model/chat.ts';
+import { type AnswerStart, encodeChat } from '../model/chat.ts';
 import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
 import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
+import { splitBegunAnswer, writeBegunAnswer } from './begun-answer.ts';
 import { afterAnalysis, finalMessage } from './channel-grammar.ts';
 import { describeTools, toolsGrammar, toolsKey, unenforcedNotice } from './tools.ts';
 
@@ -24,6 +25,7 @@ export interface AnswerRequest {
   toolChoice?: ToolChoice;
   parallelToolCalls?: boolean;
   schema?: JsonSchema;
+  continueAnswer?: boolean;
   /** Max tokens of the prompt. */
   maxPromptTokens?: number;
 }
@@ -59,13 +61,22 @@ export function prepareAnswer(
   const { tokenizer, constraints } = model;
   const { tools, toolChoice } = request;
   const { thinks, channels, callFormat } = formatOf(model);
-  const prompt = encodePrompt(model, messages, { ...render, tools, toolChoice, maxTokens: maxPromptTokens });
+  const [before, begun] = request.continueAnswer ? splitBegunAnswer(messages) : [messages];
+  const encoding = { ...render, tools, toolChoice, maxTokens: maxPromptTokens };
+  const prompt = encodePrompt(model, before, encoding);
   const reasoning = thinks ? (endsThinking(tokenizer, prompt) ? 'open' : 'optional') : undefined;
   const asked = answerGrammar(model, request);
   const unenforced = asked?.grammar.unenforced ?? [];
   const callsTools = usesTools(request);
+  const parser = channels
+    ? createChannelParser(callsTools ? tools?.map(tool => tool.function.name) : [])
+    : createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning });
+  const answerStart = begun && writeBegunAnswer(begun, { channels, reasoning });
+  // It has read what was written before.
+  for (const part of answerStart ?? []) parser.push('marker' in part ? part.marker : part.text);
   return {
-    prompt,
+    prompt: answerStart ? encodePrompt(model, before, { ...encoding, answerStart }) : prompt,
+    parser,
     output: {
       constraint:
         asked && constraints.create(`${reasoning} ${asked.key}`, () => afterReasoning(asked.grammar, reasoning)),
@@ -75,9 +86,6 @@ export function prepareAnswer(
           ? markerTokens(tokenizer, MARKERS)
           : undefined,
     },
-    parser: channels
-      ? createChannelParser(callsTools ? tools?.map(tool => tool.function.name) : [])
-      : createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning }),
     notices: unenforced.length > 0 ? [unenforcedNotice(unenforced)] : [],
   };
 }
@@ -104,10 +112,10 @@ function formatOf({ template }: Pick<AnswerModel, 'template'>) {
 export function encodePrompt(
   model: Pick<AnswerModel, 'tokenizer' | 'template'>,
   messages: readonly ChatMessage[],
-  { tools = [], toolChoice, maxTokens, ...render }: EncodeChatOptions = {},
+  { tools = [], toolChoice, ...render }: EncodeChatOptions & { answerStart?: AnswerStart } = {},
 ): number[] {
-  const encode = (list: readonly ChatMessage[], options: RenderOptions) =>
-    encodeChat(model.tokenizer, model.template, list, options, maxTokens);
+  const encode = (list: readonly ChatMessage[], options: typeof render) =>
+    encodeChat(model.tokenizer, model.template, list, options);
   if (!usesTools({ tools, toolChoice })) return encode(messages, render);
   if (!formatOf(model).takesTools) return encode(describeTools(messages, tools), render);
   return encode(messages, { ...render, variables: { ...render.variables, tools } });

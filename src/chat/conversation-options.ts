@@ -17,6 +17,11 @@ export interface ChatOptions extends GenerateOptions {
    * often does not know when to stop.
    */
   parallelToolCalls?: boolean;
+  /**
+   * The last message, of the assistant, is the beginning of the answer: only what follows it is generated. Not with a
+   * schema or tools. Default: false.
+   */
+  continueAnswer?: boolean;
 }
 
 /** Options of `generate`. */

@@ -24,6 +24,7 @@ export const generateRules = {
   ),
   signal,
   ignoreEos: boolean,
+  stopLoops: boolean,
   schema: rule('a JSON Schema, or true', value => value === true || isPlainObject(value)),
   onPrefill: callback,
   tenant: string(),
@@ -55,6 +56,7 @@ export const chatRules = {
   ...generateRules,
   ...toolRules,
   parallelToolCalls: boolean,
+  continueAnswer: boolean,
   render: ((value, name) => checkOptions('chat', value, renderRules, `${name}.`)) satisfies Rule,
 };
 
@@ -78,6 +80,9 @@ export function checkChatOptions(options: unknown): void {
   const { tools, toolChoice = 'auto' } = (options ?? {}) as AnswerRequest;
   checkToolChoice(toolChoice, tools);
   checkConstrained(options);
+  const { continueAnswer, schema } = (options ?? {}) as AnswerRequest;
+  if (continueAnswer && (schema !== undefined || (tools?.length && toolChoice !== 'none')))
+    throw optionError('continueAnswer', 'cannot be used with a schema or tools: an answer goes on as free text.');
 }
 
 export const checkDecodeLeavesOptions = (options: unknown): void =>

@@ -15,7 +15,7 @@ import { createProgress } from './progress.ts';
 /** Flags that are options of `loadModel` under the same name. */
 const LOAD_FLAGS = [
   ...(['quality', 'kv', 'contextMemory', 'kvMemory', 'context', 'overflow', 'eviction', 'onQualityLoss'] as const),
-  ...(['device', 'threads'] as const),
+  ...(['speculate', 'device', 'threads'] as const),
 ];
 const SAMPLING_FLAGS = [
   ...(['maxTokens', 'temperature', 'topK', 'topP', 'minP', 'repetitionPenalty', 'seed', 'stop'] as const),
@@ -86,6 +86,10 @@ export function addModelOptions(command: Command): Command {
       'when the codec does not suit the model: notice, or error',
       parseChoice(qualityLossActions),
       'notice',
+    )
+    .option(
+      '--no-speculate',
+      'do not guess tokens where the text repeats itself; the text is the same, and comes slower',
     );
   return addDeviceOptions(command);
 }

@@ -34,6 +34,9 @@ export async function formatStats(
     `prompt ${formatCount(usage.promptTokens)} tokens (${formatCount(usage.reusedTokens)} reused), ` +
       `${formatCount(usage.prefilledTokens)} read at ${timings.prefillRate.toFixed(1)} tokens/s`,
     `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)} tokens/s, ${finish}, seed ${seed}`,
+    ...(usage.draftedTokens > 0
+      ? [`${formatCount(usage.draftedTokens)} tokens guessed, ${formatCount(usage.acceptedTokens)} of them right`]
+      : []),
     `cache: ${formatCache(model.plan)}`,
     `${formatBytes(pages + tails)} of cache, and ${formatBytes(cached)} kept for later prompts, of at most ` +
       formatBytes(capacity),

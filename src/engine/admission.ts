@@ -20,6 +20,8 @@ export interface Admission {
    * the others fit. Those are chosen again, because a pass may have had rows of the request that made room only.
    */
   reserve(choose: () => Piece<Task>[]): Piece<Task>[];
+  /** Whether there is room for these rows without taking a request off the device. */
+  hasRoomFor(pieces: readonly Piece<Task>[]): boolean;
   remove(task: Task): void;
 }
 
@@ -131,6 +133,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
       return patience;
     },
     enqueue,
+    hasRoomFor,
     admit(pause, times) {
       patience = Number.POSITIVE_INFINITY;
       const candidates = [...waiting].filter(task => !task.ended && !task.request.isParked());

@@ -13,6 +13,7 @@ import type { Constraint } from './grammar/constraint.ts';
 import type { JsonSchema } from './grammar/schema.ts';
 import { describeLoss, type Guard } from './guard.ts';
 import { measureLiveDivergence } from './live-divergence.ts';
+import { createLoopDetector } from './loop.ts';
 import { createOutputQueue } from './output-queue.ts';
 import { measureQuality, unfamiliarNotice } from './quality.ts';
 import type { Cancellation } from './request.ts';
@@ -31,6 +32,11 @@ export interface GenerateOptions extends SampleOptions {
   signal?: AbortSignal;
   /** Continue after end-of-sequence tokens. Default: false. */
   ignoreEos?: boolean;
+  /**
+   * End an answer that repeats itself: the same 20 tokens three times, or a longer run. Its `finish` is then `length`, and
+   * a notice says so. Default: false.
+   */
+  stopLoops?: boolean;
   /**
    * The output is JSON that satisfies this JSON Schema; `true`: any JSON object. A keyword that is not enforced is an
    * InputError.
@@ -91,6 +97,7 @@ export async function* generate(
   const maxNew = Math.min(maxTokens ?? remaining, remaining);
   const sampler = createSampler(options, prompt, constraint);
   const write = createTextWriter(engine.tokenizer, options, markers);
+  const endsLoop = options.stopLoops ? createLoopDetector() : () => false;
   const timer = createTimer(result);
   const notices = [...result.notices];
   const outputs = createOutputQueue<Output>(() => {
@@ -106,23 +113,24 @@ export async function* generate(
   let dropped = 0;
 
   const onToken = (sampled: Sampled, droppedNow: number): boolean => {
-    const { text, finish, stop } = write(sampled.id, ++count === maxNew);
+    const isLoop = endsLoop(sampled.id);
+    const { text, finish, stop } = write(sampled.id, ++count === maxNew || isLoop);
     const notice = droppedNow > dropped ? slideNotice(context, droppedNow) : undefined;
     dropped = droppedNow;
     timer.decoded(count);
-    outputs.push({ token: { ...sampled, text, ...(notice && { notice }) }, finish, stop });
+    outputs.push({ token: { ...sampled, text, ...(notice && { notice }) }, finish, stop, isLoop });
     isComplete = finish !== undefined;
     return !isComplete;
   };
 
   /** The result has what was read: a reader that leaves early has not seen the rest. */
-  const noteRead = ({ token: { id, logprob, top, text, notice }, finish, stop }: Output) => {
+  const noteRead = ({ token: { id, logprob, top, text, notice }, finish, stop, isLoop }: Output) => {
     result.usage.completionTokens = result.ids.push(id);
     if (logprob !== undefined && top) result.logprobs?.push({ id, logprob, top });
     result.text += text;
     // The newest counts all that were dropped.
     if (notice) result.notices = [...notices, notice];
-    if (finish) Object.assign(result, { finish, stop });
+    if (finish) Object.assign(result, { finish, stop, ...(isLoop && finish === 'length' && { isLoop }) });
   };
 
   const ended = scheduler.submit({
@@ -145,6 +153,10 @@ export async function* generate(
       timer.prefilled();
       onPrefill?.({ done: held, total: prompt.length });
     },
+    onDrafts(drafted, accepted) {
+      result.usage.draftedTokens += drafted;
+      result.usage.acceptedTokens += accepted;
+    },
     async onEnd(sequence) {
       if (!isComplete) return;
       result.quality = await measureQuality(engine, sequence, plan);
@@ -162,7 +174,8 @@ export async function* generate(
       noteRead(output);
       yield output.token;
     }
-    if (result.finish === 'length' && maxNew === remaining)
+    if (result.isLoop) result.notices.push(loopNotice(count));
+    else if (result.finish === 'length' && maxNew === remaining)
       result.notices.push(fullNotice(generation, maxNew, maxTokens));
     const notice = result.quality && unfamiliarNotice(result.quality, plan);
     if (notice && !owner?.warned) result.notices.push(notice);
@@ -208,6 +221,7 @@ interface WriteResult {
 /** A token on its way to the reader. */
 interface Output extends Omit<WriteResult, 'text'> {
   token: Token;
+  isLoop: boolean;
 }
 
 /** Decodes tokens to text: whole characters only, and no part of a stop string. */
@@ -232,6 +246,9 @@ function createTextWriter(
 
 const slideNotice = (context: number, dropped: number): string =>
   `The context of ${formatCount(context)} tokens was full: the oldest ${formatCount(dropped)} were dropped, except the sinks.`;
+
+const loopNotice = (written: number): string =>
+  `The answer was ended after ${formatCount(written)} tokens: it repeated itself.`;
 
 const fullNotice = ({ context }: GenerationContext, written: number, maxTokens?: number): string =>
   `The context of ${formatCount(context)} tokens is full` +

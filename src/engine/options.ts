@@ -54,6 +54,7 @@ export const loadRules = {
       typeof value === 'string' || (Array.isArray(value) && value.every(tier => typeof tier === 'object' && tier)),
   ),
   onQualityLoss: oneOf(...qualityLossActions),
+  speculate: boolean,
   precise: boolean,
   batchInvariant: boolean,
   warmUp: boolean,

@@ -11,10 +11,19 @@ import { fail, type Task } from './task.ts';
 export interface RecordedPass {
   tasks: readonly Task[];
   decodeRows: number;
+  draftRows: number;
   promptRows: number;
   sampledRows: SampledRows;
-  /** Waits for its results, and gives them to the requests. */
-  deliver(): Promise<void>;
+  /** Waits for its results, and gives them to the requests. Returns how many drafts were right. */
+  deliver(): Promise<number>;
+}
+
+/** A request's part of a pass. */
+interface Part {
+  task: Task;
+  chunk: Chunk;
+  /** Each samples the token after a row. */
+  samples: ((sampler: Sampler) => Sampled)[];
 }
 
 export async function recordPass(
@@ -23,39 +32,42 @@ export async function recordPass(
   guard: Guard | undefined,
   pieces: readonly Piece<Task>[],
 ): Promise<RecordedPass> {
-  const tasks = pieces.map(({ request }) => request);
-  const chunks = pieces.map(({ request: task, rows }) => createChunk(engine, plan, task, rows));
-  const taskOf = new Map<Chunk, Task>(chunks.map((chunk, i) => [chunk, tasks[i]]));
-  const results: (() => void)[] = [];
-  const addResult = (chunk: Chunk, sample: (sampler: Sampler) => Sampled) => {
-    const task = taskOf.get(chunk)!;
-    const dropped = chunk.sequence.droppedTokens;
-    results.push(() => deliverToken(task, sample, dropped));
-  };
+  const parts = new Map<Chunk, Part>();
+  for (const { request: task, rows } of pieces) {
+    const chunk = createChunk(engine, plan, task, rows);
+    parts.set(chunk, { task, chunk, samples: [] });
+  }
+  const chunks = [...parts.keys()];
   const { delivered, longestBlockMs } = await forward(engine, chunks, {
-    onLogits: (chunk, _row, logits) => addResult(chunk, sampler => sampler.sample(logits)),
-    onToken: (chunk, id) => addResult(chunk, sampler => sampler.accept(id)),
+    onLogits: (chunk, _row, logits) => parts.get(chunk)!.samples.push(sampler => sampler.sample(logits)),
+    onToken: (chunk, id) => parts.get(chunk)!.samples.push(sampler => sampler.accept(id)),
     onHandle(chunk, handle) {
-      taskOf.get(chunk)!.handle = handle;
+      parts.get(chunk)!.task.handle = handle;
     },
     codeCheck: guard?.check,
   });
   // It may fail before its results are waited for.
   delivered.catch(() => {});
   const rows = chunks.reduce((sum, { tokens }) => sum + tokens.length, 0);
-  const prompts = chunks.filter(({ prefill }) => prefill).map(chunk => ({ chunk, held: chunk.sequence.length }));
-  const promptRows = prompts.reduce((sum, { chunk }) => sum + chunk.tokens.length, 0);
+  const promptRows = chunks.reduce((sum, { prefill, tokens }) => sum + (prefill ? tokens.length : 0), 0);
+  const draftRows = chunks.reduce((sum, { drafts = 0 }) => sum + drafts, 0);
   engine.batchSize.adapt(rows, longestBlockMs);
   const sampled = chunks.filter(({ logits }) => logits !== 'none');
   const onDevice = sampled.filter(({ sampling }) => sampling).length;
+  // The next pass may change them before this one is delivered.
+  const after = [...parts.values()].map(part => {
+    const { length, droppedTokens } = part.chunk.sequence;
+    return { part, length, droppedTokens };
+  });
   return {
-    ...{ tasks, promptRows, decodeRows: rows - promptRows },
+    tasks: pieces.map(({ request }) => request),
+    ...{ promptRows, draftRows, decodeRows: rows - promptRows - draftRows },
     sampledRows: { onDevice, onHost: sampled.length - onDevice },
     async deliver() {
       await delivered;
       guard?.throwIfLost();
-      for (const { chunk, held } of prompts) notePrompt(taskOf.get(chunk)!, held);
-      for (const deliverResult of results) deliverResult();
+      for (const { part, length } of after) if (part.chunk.prefill) notePrompt(part.task, length);
+      return after.reduce((sum, { part, droppedTokens }) => sum + deliverTokens(part, droppedTokens), 0);
     },
   };
 }
@@ -65,21 +77,46 @@ function createChunk({ device }: Engine, plan: Plan, task: Task, rows: number): 
   const sequence = task.sequence!;
   const prefill = sequence.length < task.promptEnd;
   const end = sequence.length + rows;
-  const tokens = prefill ? task.tokens.slice(sequence.length, end) : [task.handle ?? task.tokens[sequence.length]];
+  const drafted = (!prefill && task.drafter?.draft(rows - 1)) || [];
+  const tokens = prefill
+    ? task.tokens.slice(sequence.length, end)
+    : [task.handle ?? task.tokens[sequence.length], ...drafted];
   task.handle = undefined;
   const isLast = !prefill || end === task.promptEnd;
-  if (isLast) task.sampled++;
+  const drafts = drafted.length;
+  if (isLast) task.sampled += 1 + drafts;
   const sampling = isLast && device.sampleTokens ? task.request.sampler.deviceSampling() : undefined;
   const exact = prefill || task.request.readExact || plan.mode === 'two-tier';
-  return { sequence, tokens, prefill, exact, logits: isLast ? 'last' : 'none', sampling };
+  const logits = drafts > 0 ? 'all' : isLast ? 'last' : 'none';
+  return { sequence, tokens, prefill, drafts, exact, logits, sampling };
 }
 
-function deliverToken(task: Task, sample: (sampler: Sampler) => Sampled, dropped: number): void {
-  if (task.ended) return;
+/**
+ * Samples after row after row, as long as the next row has the sampled token, and removes the rows that do not count.
+ * Returns how many drafts were right.
+ */
+function deliverTokens({ task, chunk: { sequence, tokens, drafts = 0 }, samples }: Part, dropped: number): number {
+  let count = 0;
+  for (const sample of samples) {
+    if (task.ended) break;
+    deliverToken(task, sample, dropped);
+    count++;
+    if (task.tokens.at(-1) !== tokens[count]) break;
+  }
+  if (drafts === 0) return 0;
+  const wrong = tokens.length - Math.max(1, count);
+  sequence.crop(sequence.length - wrong);
+  task.sampled -= wrong;
+  task.request.onDrafts?.(drafts, drafts - wrong);
+  return drafts - wrong;
+}
+
+function deliverToken(task: Task, sample: Part['samples'][number], dropped: number): void {
   const { sequence, request, tokens } = task;
   try {
     const sampled = sample(request.sampler);
     tokens.push(sampled.id);
+    task.drafter?.note();
     // The pass ahead has added its handle; if this request was left out of it, the next one takes the id.
     if (sequence && sequence.length >= tokens.length) sequence.setToken(tokens.length - 1, sampled.id);
     else task.handle = undefined;

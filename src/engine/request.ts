@@ -31,6 +31,8 @@ export interface Request {
   onPrefill(tokens: number): void;
   /** Returns false to end. `dropped`: tokens that the sequence has dropped by sliding. */
   onToken(sampled: Sampled, dropped: number): boolean;
+  /** After a pass with guessed tokens: how many there were, and how many of them were right. */
+  onDrafts?(drafted: number, accepted: number): void;
   /** Before the sequence is released; no pass is running on it. Not called after an error. */
   onEnd?(sequence: Sequence): void | Promise<void>;
 }

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
+  addDrafts,
   admissionOrder,
   type Candidate,
   chooseRows,
@@ -166,6 +167,44 @@ describe('the number of prompt rows', () => {
     times = notePass(times, { decodeRows: 4, promptRows: 20, ms: 50 });
     expect(times).toEqual({ decode: 10, perPromptRow: 2 });
     expect(notePass(times, { decodeRows: 0, promptRows: 10, ms: 40 }).perPromptRow).toBe(3);
+  });
+});
+
+describe('drafts', () => {
+  const drafting = (...probabilities: number[]) => ({ request: { draftProbabilities: () => probabilities }, rows: 1 });
+  const sure = [0.95, 0.9, 0.86, 0.81, 0.77, 0.74, 0.7];
+  const rowsOf = (pieces: { rows: number }[]) => pieces.map(({ rows }) => rows);
+  const times = { decode: 30, perDraftRow: 10 };
+
+  it('fill the rows that are computed at once, if they promise more than these cost', () => {
+    expect(rowsOf(addDrafts([drafting(...sure)], 32, times))).toEqual([8]);
+    expect(rowsOf(addDrafts([drafting(0.8, 0.6, 0.4, 0.2, 0.1)], 32, times))).toEqual([4]);
+    expect(rowsOf(addDrafts([drafting(0.6, 0.36, 0.2)], 32, times))).toEqual([1]);
+    // Most of the rows would be empty.
+    expect(rowsOf(addDrafts([drafting(0.9)], 32, times))).toEqual([1]);
+    expect(rowsOf(addDrafts([drafting()], 32, times))).toEqual([1]);
+  });
+
+  it('are fewer in a batch, whose passes are worth more, and go to those who are most sure', () => {
+    const [a, b, c] = [drafting(...sure), drafting(0.5, 0.25), drafting(0.99, 0.98, 0.97)];
+    expect(rowsOf(addDrafts([a, b, c], 32, times))).toEqual([1, 1, 2]);
+    expect(rowsOf(addDrafts([a, b, c], 32, { decode: 30, perDraftRow: 1 }))).toEqual([8, 3, 4]);
+    expect(rowsOf(addDrafts([a, b, c], 3, { decode: 30, perDraftRow: 1 }))).toEqual([1, 1, 1]);
+  });
+
+  it('wait until a pass was measured', () => {
+    expect(rowsOf(addDrafts([drafting(...sure)], 32, {}))).toEqual([1]);
+    expect(rowsOf(addDrafts([drafting(...sure)], 32, { decode: 30 }))).toEqual([8]);
+  });
+
+  it('cost what was measured; if that was long ago, they are tried again', () => {
+    let measured = notePass({ decode: 30 }, { decodeRows: 1, draftRows: 3, promptRows: 0, ms: 90 });
+    expect(measured).toEqual({ decode: 30, perDraftRow: 20 });
+    measured = notePass(measured, { decodeRows: 1, draftRows: 7, promptRows: 0, ms: 100 });
+    expect(measured.perDraftRow).toBe(17.5);
+    expect(notePass(measured, { decodeRows: 3, draftRows: 1, promptRows: 0, ms: 300 })).toEqual(measured);
+    for (let i = 0; i < 200; i++) measured = notePass(measured, { decodeRows: 1, promptRows: 0, ms: 30 });
+    expect(measured.perDraftRow).toBeLessThan(12);
   });
 });
 

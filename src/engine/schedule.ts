@@ -58,6 +58,54 @@ export function chooseRows<T extends Candidate>(
   return [...pieces, ...chunks];
 }
 
+/** A decoding request as the choice of drafts sees it. */
+export interface Drafting {
+  /** For each draft that it could have, how likely it and all before it are right. */
+  draftProbabilities(): readonly number[];
+}
+
+/** Drafts must promise this many times their cost: estimates are noisy. */
+const DRAFT_MARGIN = 1.2;
+/** Products are computed for so many rows at once, or for one: fewer rows are not faster. */
+const ROW_TILE = 4;
+
+const computedRows = (rows: number): number => (rows === 1 ? 1 : ROW_TILE * Math.ceil(rows / ROW_TILE));
+/** Rows that drafts add to what is computed. */
+const addedRows = (decodeRows: number, drafts: number): number =>
+  computedRows(decodeRows + drafts) - computedRows(decodeRows);
+
+/** Before the cost of a row was measured: reading the weights takes as long as computing two. */
+const firstRowCost = (decode: number, decodeRows: number): number => decode / (decodeRows + 2);
+
+/**
+ * Adds rows with drafts (drafter.ts) to a pass that only decodes: as many as promise the most tokens for the time that they
+ * add. The time of a pass without drafts is worth a token of each request.
+ */
+export function addDrafts<T extends Drafting>(
+  pieces: readonly Piece<T>[],
+  maxRows: number,
+  { decode, perDraftRow }: PassTimes,
+): Piece<T>[] {
+  if (decode === undefined) return [...pieces];
+  const count = pieces.length;
+  const rowCost = (perDraftRow ?? firstRowCost(decode, count)) / (decode / count);
+  // The most likely first; of a request these are its first ones.
+  const drafts = pieces
+    .flatMap(piece => piece.request.draftProbabilities().map(probability => ({ piece, probability })))
+    .sort((a, b) => b.probability - a.probability)
+    .slice(0, maxRows - count);
+  let [promised, best, chosen] = [0, 0, 0];
+  for (const [i, { probability }] of drafts.entries()) {
+    promised += probability;
+    const gain = promised - DRAFT_MARGIN * rowCost * addedRows(count, i + 1);
+    if (gain > best) [best, chosen] = [gain, i + 1];
+  }
+  return pieces.map(piece => {
+    const added = drafts.slice(0, chosen).filter(draft => draft.piece === piece).length;
+    return { ...piece, rows: piece.rows + added };
+  });
+}
+
 /** The rows of a pass that end with a sampled token. */
 export interface SampledRows {
   onDevice: number;
@@ -120,7 +168,10 @@ const MIN_MIXED_PASS_MS = 50;
 /** What the last passes took, in ms; undefined before the first. */
 export interface PassTimes {
   perPromptRow?: number;
+  /** A pass that decodes, without drafts. */
   decode?: number;
+  /** What a row with a draft adds to it. */
+  perDraftRow?: number;
 }
 
 /** Prompt rows in the next pass. */
@@ -134,13 +185,32 @@ export function promptRowsPerPass({ perPromptRow, decode }: PassTimes, decoding:
   return rowsIn(Math.max(MIN_MIXED_PASS_MS, longest), 1);
 }
 
+/** The rows of a pass, by kind. */
+export interface PassRows {
+  decodeRows: number;
+  draftRows?: number;
+  promptRows: number;
+}
+
 /** Updates the times after a pass. The cost per row grows with the depth of the prompts, so the newest pass counts most. */
 export function notePass(
   times: PassTimes,
-  { decodeRows, promptRows, ms }: { decodeRows: number; promptRows: number; ms: number },
+  { decodeRows, draftRows = 0, promptRows, ms }: PassRows & { ms: number },
 ): PassTimes {
-  const mix = (old: number | undefined, value: number) => (old === undefined ? value : 0.5 * old + 0.5 * value);
-  if (promptRows === 0) return { ...times, decode: mix(times.decode, ms) };
+  const mix = (old: number | undefined, value: number, part = 0.5) =>
+    old === undefined ? value : (1 - part) * old + part * value;
+  if (draftRows > 0) {
+    // Drafts that fill a tile cost nothing, and tell nothing.
+    const rows = addedRows(decodeRows, draftRows);
+    const cost = Math.max(0.1 * ms, ms - (times.decode ?? 0)) / rows;
+    return rows === 0 ? times : { ...times, perDraftRow: mix(times.perDraftRow, cost, 0.25) };
+  }
+  if (promptRows === 0) {
+    const decode = mix(times.decode, ms);
+    // One slow pass must not end drafts for good: a cost that was not measured for long is tried again.
+    const cost = times.perDraftRow && mix(times.perDraftRow, firstRowCost(decode, decodeRows), 0.01);
+    return { ...times, decode, ...(cost && { perDraftRow: cost }) };
+  }
   const decode = decodeRows > 0 ? (times.decode ?? 0) : 0;
   return { ...times, perPromptRow: mix(times.perPromptRow, Math.max(0.1 * ms, ms - decode) / promptRows) };
 }

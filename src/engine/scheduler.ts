@@ -12,17 +12,37 @@ import type { KvCache } from '../cache/kv-cache.ts';
 import type { Plan } from '../plan/plan.ts';
 import { yieldToEventLoop } from '../platform/event-loop.ts';
 import { createAdmission } from './admission.ts';
+import { createDrafter } from './drafter.ts';
 import type { Engine } from './engine.ts';
 import type { Guard } from './guard.ts';
 import { type RecordedPass, recordPass } from './pass.ts';
 import type { Request } from './request.ts';
-import { chooseRows, notePass, type PassTimes, promptRowsPerPass, shouldRunAhead } from './schedule.ts';
+import {
+  addDrafts,
+  chooseRows,
+  notePass,
+  type PassTimes,
+  type Piece,
+  promptRowsPerPass,
+  shouldRunAhead,
+} from './schedule.ts';
 import { createTask, fail, type Task } from './task.ts';
 
 export interface SchedulerStats {
   waiting: number;
   running: number;
   preemptions: number;
+  /** Tokens that were guessed, and those of them that were right. */
+  draftedTokens: number;
+  acceptedTokens: number;
+}
+
+export interface SchedulerOptions {
+  maxSequences: number;
+  /** Checks the codes of sealed pages. */
+  guard?: Guard;
+  /** Whether tokens are guessed (drafter.ts), where the host samples. Default: false. */
+  speculate?: boolean;
 }
 
 export interface Scheduler {
@@ -40,13 +60,11 @@ interface Flight extends RecordedPass {
   runsAhead: boolean;
 }
 
-/** `guard`: checks the codes of sealed pages. */
 export function createScheduler(
   engine: Engine,
   cache: KvCache,
   plan: Plan,
-  maxSequences: number,
-  guard?: Guard,
+  { maxSequences, guard, speculate }: SchedulerOptions,
 ): Scheduler {
   let wakeUp: () => void = () => {};
   const wake = () => wakeUp();
@@ -59,6 +77,7 @@ export function createScheduler(
   /** How long the host last took to record a pass without prompts. */
   let recordMs = 0;
   let isLooping = false;
+  let [draftedTokens, acceptedTokens] = [0, 0];
   const tasks = () => [...waiting, ...running];
 
   const choosePieces = () => {
@@ -68,11 +87,19 @@ export function createScheduler(
     return chooseRows(active, rows, promptRowsPerPass(times, decodes, rows));
   };
 
+  /** Guesses tokens where no prompt waits for rows, and nobody must make room for them. */
+  const withDrafts = (pieces: Piece<Task>[]): Piece<Task>[] => {
+    if (!speculate || engine.device.sampleTokens || pieces.some(({ request }) => request.promptRows > 0)) return pieces;
+    for (const { request: task } of pieces) task.drafter ??= createDrafter(task.tokens);
+    const drafted = addDrafts(pieces, engine.batchSize.rows, times);
+    return admission.hasRoomFor(drafted) ? drafted : pieces;
+  };
+
   /** Admits requests, chooses rows, and records their pass: all of it between two passes, while nothing else runs. */
   const takeOff = (): Promise<Flight | undefined> =>
     engine.exclusive(async pause => {
       admission.admit(pause, times);
-      const pieces = admission.reserve(choosePieces);
+      const pieces = withDrafts(admission.reserve(choosePieces));
       if (pieces.length === 0) return undefined;
       const started = engine.now();
       try {
@@ -96,7 +123,9 @@ export function createScheduler(
 
   const land = async (flight: Flight) => {
     try {
-      await flight.deliver();
+      const accepted = await flight.deliver();
+      draftedTokens += flight.draftRows;
+      acceptedTokens += accepted;
       const now = engine.now();
       times = notePass(times, { ...flight, ms: now - Math.max(flight.started, lastLanding) });
       lastLanding = now;
@@ -182,7 +211,8 @@ export function createScheduler(
 
   return {
     get stats() {
-      return { waiting: waiting.size, running: running.size, preemptions: admission.preemptions };
+      const { preemptions } = admission;
+      return { waiting: waiting.size, running: running.size, preemptions, draftedTokens, acceptedTokens };
     },
     submit(request) {
       return new Promise<void>((resolve, reject) => {

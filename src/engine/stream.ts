@@ -17,7 +17,7 @@ export interface Token extends Sampled {
 }
 
 /**
- * Why generation ended. `stop`: an end-of-sequence token or a stop string. `length`: `maxTokens` or a full context.
+ * Why generation ended. `stop`: an end-of-sequence token or a stop string. `length`: `maxTokens`, a full context, or a loop.
  * `tool_calls`: as `stop`, and the answer calls tools. `cancelled`: the signal, or the reader left the stream.
  */
 export type Finish = 'stop' | 'length' | 'tool_calls' | 'cancelled';
@@ -31,6 +31,9 @@ export interface Usage {
   prefilledTokens: number;
   /** Generated tokens. */
   completionTokens: number;
+  /** Tokens that were guessed (see `speculate`), and those of them that were right. */
+  draftedTokens: number;
+  acceptedTokens: number;
 }
 
 /** Times in milliseconds and rates in tokens per second; 0 if nothing was measured. */
@@ -56,6 +59,8 @@ export interface Result {
   finish: Finish;
   /** The stop string that ended the text. */
   stop?: string;
+  /** Whether `stopLoops` ended it. */
+  isLoop?: boolean;
   /** The seed in use: pass it again to get the same tokens. */
   seed: number;
   usage: Usage;
@@ -89,7 +94,10 @@ export function emptyResult(): Result {
     ids: [],
     finish: 'cancelled',
     seed: 0,
-    usage: { promptTokens: 0, reusedTokens: 0, prefilledTokens: 0, completionTokens: 0 },
+    usage: {
+      ...{ promptTokens: 0, reusedTokens: 0, prefilledTokens: 0, completionTokens: 0 },
+      ...{ draftedTokens: 0, acceptedTokens: 0 },
+    },
     timings: { prefillMs: 0, decodeMs: 0, prefillRate: 0, decodeRate: 0 },
     notices: [],
   };

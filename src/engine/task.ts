@@ -2,10 +2,11 @@
 import type { KnownPath } from '../cache/kv-cache.ts';
 import type { Prefetch } from '../cache/prefetch.ts';
 import type { Sequence } from '../cache/sequence.ts';
+import type { Drafter } from './drafter.ts';
 import type { Request } from './request.ts';
-import type { Candidate } from './schedule.ts';
+import type { Candidate, Drafting } from './schedule.ts';
 
-export interface Task extends Candidate {
+export interface Task extends Candidate, Drafting {
   request: Request;
   lastTurn: number;
   /** The prompt and the tokens so far. */
@@ -22,6 +23,8 @@ export interface Task extends Candidate {
   isPrefetchedAgain: boolean;
   /** Tokens before this are prompt rows. */
   promptEnd: number;
+  /** While tokens are decoded, if some are guessed. */
+  drafter?: Drafter;
   /** The next token, sampled on the device and not read yet. */
   handle?: number;
   /** Tokens that are sampled, or are being sampled. */
@@ -58,6 +61,10 @@ export function createTask(request: Request, arrival: number, settle: () => void
     get ready() {
       if (!this.sequence || this.sampled >= request.maxTokens || request.isParked()) return false;
       return this.handle !== undefined || this.sequence.length < this.tokens.length;
+    },
+    draftProbabilities() {
+      const max = Math.min(this.sequence?.maxDrafts ?? 0, request.maxTokens - this.sampled - 1);
+      return this.drafter?.probabilities().slice(0, Math.max(0, max)) ?? [];
     },
     settle,
   };

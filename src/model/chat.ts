@@ -7,15 +7,23 @@ import { type ChatMessage, visitStrings } from './message.ts';
 import type { ChatTemplate, RenderOptions } from './template.ts';
 import type { ChatTokenizer, ControlMarks } from './tokenizer.ts';
 
-/** `maxTokens`: more are a ContextError. */
+/** Text of an answer that has begun, and the markers around it, which may be control tokens. */
+export type AnswerStart = readonly ({ text: string } | { marker: string })[];
+
+export interface EncodeOptions extends RenderOptions {
+  /** More are a ContextError. */
+  maxTokens?: number;
+  /** Comes after the prompt. */
+  answerStart?: AnswerStart;
+}
+
 export function encodeChat(
   tokenizer: ChatTokenizer,
   template: ChatTemplate,
   messages: readonly ChatMessage[],
-  options?: RenderOptions,
-  maxTokens?: number,
+  options?: EncodeOptions,
 ): number[] {
-  const ids = renderIds(tokenizer, template, messages, options, maxTokens);
+  const ids = renderIds(tokenizer, template, messages, options);
   // Most templates that need BOS write it themselves.
   const { bos, addBos } = tokenizer;
   return addBos && bos !== undefined && ids[0] !== bos ? [bos, ...ids] : ids;
@@ -25,12 +33,13 @@ function renderIds(
   tokenizer: ChatTokenizer,
   template: ChatTemplate,
   messages: readonly ChatMessage[],
-  options?: RenderOptions,
-  maxTokens?: number,
+  { maxTokens, answerStart = [], ...options }: EncodeOptions = {},
 ): number[] {
-  const marks = unusedMarks({ messages, variables: options?.variables });
-  const text = template.render(messages, options, literal => tokenizer.markControlTokens(literal, marks));
-  return tokenizer.encodeMarked(text, marks, maxTokens);
+  const marks = unusedMarks({ messages, answerStart, variables: options.variables });
+  const mark = (literal: string) => tokenizer.markControlTokens(literal, marks);
+  const prompt = template.render(messages, options, mark);
+  const start = answerStart.map(part => ('marker' in part ? mark(part.marker) : part.text)).join('');
+  return tokenizer.encodeMarked(prompt + start, marks, maxTokens);
 }
 
 /**

@@ -35,6 +35,8 @@ export interface Chunk {
   tokens: ArrayLike<number>;
   /** Whether the rows are prefill or decode; by default a chunk of more than one token is prefill. */
   prefill?: boolean;
+  /** The last tokens that are guesses: they are added without ids. Default: 0. */
+  drafts?: number;
   /** Read the f16 pages of a sequence in shadow or two-tier mode, instead of its codes. Default: false. */
   exact?: boolean;
   /** Which rows need logits. */
@@ -239,7 +241,7 @@ export async function forward(
 
   // Output: norm, then the output head for the rows that need logits.
   device.rmsNorm(x, rows, weights.outputNorm, normEps, normed);
-  for (const { chunk } of placed) chunk.sequence.commit(chunk.tokens.length, chunk.tokens);
+  for (const { chunk } of placed) chunk.sequence.commit(chunk.tokens.length, knownTokens(chunk));
   const needLogits = placed.flatMap(logitRows);
   const deliveries: (() => Promise<void>)[] = [];
   if (check) {
@@ -327,6 +329,9 @@ function assignRows(chunks: readonly Chunk[]): { placed: PlacedChunk[]; rows: nu
   }
   return { placed, rows, prefillRows: rows - decodeRows };
 }
+
+const knownTokens = ({ tokens, drafts }: Chunk): ArrayLike<number> =>
+  drafts ? Array.prototype.slice.call(tokens, 0, -drafts) : tokens;
 
 function tokenIdsByRow(placed: readonly PlacedChunk[], rows: number): Uint32Array {
   const ids = new Uint32Array(rows);

@@ -99,6 +99,7 @@ function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
     ...toolOptions(toTools(request.tools), toToolChoice(request.tool_choice), request.tools?.map(toIgnored)),
     parallelToolCalls: request.parallel_tool_calls ?? undefined,
     schema: schemaOf(request.response_format),
+    continueAnswer: request.continue_final_message ?? undefined,
   };
 }
 
@@ -127,7 +128,8 @@ function fieldOf(path: string, { tools, response_format: format }: ChatRequest):
   const schema = format?.type === 'json_schema' ? 'response_format.json_schema.schema' : 'response_format.schema';
   return withRequestIndex(path, tools?.map(toIgnored))
     .replace(/^schema\b/, schema)
-    .replace(/^render\.variables\b/, 'chat_template_kwargs');
+    .replace(/^render\.variables\b/, 'chat_template_kwargs')
+    .replace(/^continueAnswer\b/, 'continue_final_message');
 }
 
 async function collectChoices(head: Head, events: ChatEvents, request: ChatRequest, service: ModelService) {
@@ -142,6 +144,7 @@ async function collectChoices(head: Head, events: ChatEvents, request: ChatReque
     message: { ...answerMessage(answer), refusal: null },
     logprobs: request.logprobs ? { content: await chatLogprobs(service, answer.tokens), refusal: null } : null,
     finish_reason: finishReason(results[index], answer),
+    ...stopReason(results[index]),
   });
   return {
     ...head,
@@ -166,6 +169,9 @@ const openaiToolCall = ({ id, name, arguments: args }: Answer['toolCalls'][numbe
 
 const finishReason = ({ finish }: Result, { toolCalls }: Answer): string =>
   finish === 'length' ? 'length' : toolCalls.length > 0 ? 'tool_calls' : 'stop';
+
+/** In vLLM's field: only of what OpenAI's reasons do not tell apart. */
+const stopReason = ({ isLoop }: Result) => isLoop && { stop_reason: 'loop' };
 
 /** All answers share their prompt: what was cached before is what the first one found. */
 function usageOf(results: readonly Result[], answers: readonly Answer[]): object {
@@ -197,7 +203,7 @@ async function* streamChunks(
     answer.hasBegun = true;
     if ('result' in event) {
       results[index] = event.result;
-      yield finish(index, { delta: {} }, finishReason(event.result, answer));
+      yield finish(index, { delta: {}, ...stopReason(event.result) }, finishReason(event.result, answer));
       continue;
     }
     const { text, reasoning, toolCalls, tokens } = event.value;

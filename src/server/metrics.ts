@@ -55,6 +55,8 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
   const queries = counter('vllm:prefix_cache_queries_total', 'Prompt tokens that were looked up in the KV cache.');
   const hits = counter('vllm:prefix_cache_hits_total', 'Prompt tokens that were found in the KV cache.');
   const preemptions = counter('vllm:num_preemptions_total', 'Answers that were interrupted to make room for others.');
+  const drafted = counter('vllm:spec_decode_num_draft_tokens_total', 'Tokens that were guessed.');
+  const accepted = counter('vllm:spec_decode_num_accepted_tokens_total', 'Guessed tokens that were right.');
   const promptTokens = counter('vllm:prompt_tokens_total', 'Tokens of prompts.');
   const generatedTokens = counter('vllm:generation_tokens_total', 'Tokens generated.');
   const success = counter('vllm:request_success_total', 'Answers that ended, by reason.', ['finished_reason']);
@@ -94,6 +96,8 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
     usage.set((stats.used - stats.cachedBytes) / stats.capacity);
     capacity.set(stats.capacity);
     set(preemptions, stats.preemptions);
+    set(drafted, stats.draftedTokens);
+    set(accepted, stats.acceptedTokens);
     set(evictions, stats.evictions);
     setTiers(stats.tiers);
     codeError.set({ layers: 'mean' }, stats.guard.meanError);

@@ -21,6 +21,7 @@ const sampling = (limits: Limits) => ({
   min_p: number(0, 1),
   repetition_penalty: z.number().positive().max(100).nullish(),
   ignore_eos: flag,
+  stop_loops: flag,
   cache_salt: z.string().min(1).max(500).nullish(),
   id_slot: integer(-1, 1023),
 });
@@ -101,6 +102,8 @@ export const chatSchema = (limits: Limits) =>
     tool_choice: toolChoice.nullish(),
     parallel_tool_calls: flag,
     chat_template_kwargs: jsonObject.nullish(),
+    // vLLM's.
+    continue_final_message: flag,
   });
 
 export type ChatRequest = z.infer<ReturnType<typeof chatSchema>>;

@@ -24,6 +24,7 @@ export function samplingOptions(fields: Fields, maxTokens: number | null | undef
     logitBias: given(fields.logit_bias),
     stop: stopsOf(fields.stop),
     ignoreEos: given(fields.ignore_eos),
+    stopLoops: given(fields.stop_loops),
     maxTokens: maxTokensOf(maxTokens, limits),
   };
 }

@@ -17,4 +17,4 @@ export type {
   TokenizeOptions,
 } from './service.ts';
 export { startWorker, type WorkerModel, type WorkerOptions } from './start-worker.ts';
-export { deleteStored, listStored, type StorageUse } from './stored.ts';
+export { deleteStored, listStored, openStored, type StorageUse } from './stored.ts';

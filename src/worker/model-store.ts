@@ -195,7 +195,12 @@ async function open(
 ): Promise<Remainder> {
   if (typeof source !== 'string')
     return { offset: stored, total: source.size, etag: null, stream: source.slice(stored).stream() };
-  const response = await request(source, stored, signal);
+  let response = await request(source, stored > 0 ? stored : undefined, signal);
+  if (totalOf(response) === undefined) {
+    // A host that compresses does not tell the size. Ranges are never compressed, and tell it.
+    await response.body?.cancel();
+    response = await request(source, 0, signal);
+  }
   const etag = response.headers.get('etag');
   const total = totalOf(response);
   const isRest = stored > 0 && response.status === 206;
@@ -211,15 +216,16 @@ async function open(
   return { offset: isRest ? stored : 0, total, etag, stream: response.body };
 }
 
-async function request(url: string, offset: number, signal: AbortSignal | undefined): Promise<Response> {
-  const headers: Record<string, string> = offset > 0 ? { range: `bytes=${offset}-` } : {};
+/** `from`: asks for the range from there on. */
+async function request(url: string, from: number | undefined, signal: AbortSignal | undefined): Promise<Response> {
+  const headers: Record<string, string> = from === undefined ? {} : { range: `bytes=${from}-` };
   // The HTTP cache would store the model a second time.
   const response = await fetch(url, { signal, headers, cache: 'no-store' }).catch(cause => {
     signal?.throwIfAborted();
     throw new NetworkError(`${url} cannot be fetched (${cause.message}). Check the URL and the network.`, { cause });
   });
   // The stored part is as long as the file, or longer.
-  if (response.status === 416) return request(url, 0, signal);
+  if (response.status === 416 && from) return request(url, undefined, signal);
   if (!response.ok)
     throw new NetworkError(`${url} cannot be fetched: the server answered ${response.status}. Check the URL.`);
   return response;

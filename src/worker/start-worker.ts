@@ -28,6 +28,12 @@ export interface WorkerOptions extends LoadOptions {
   worker?: Worker;
 }
 
+/** Vite's development server, for one, does not serve files of a package that is linked from another folder. */
+const FORBIDDEN =
+  'The Worker could not be started: the server refuses engine-worker.js (403). A package that is linked, as by ' +
+  '`npm install ../kvasir`, is outside the folders that Vite serves: install the tarball of `npm pack` instead, or add ' +
+  "the package's folder to `server.fs.allow` in Vite's configuration.";
+
 const NOT_STARTED =
   'The Worker could not be started. Serve engine-worker.js next to the script that starts it, or pass a Worker that ' +
   'calls runWorker as the option `worker`.';
@@ -52,18 +58,24 @@ export async function startWorker(model: WorkerModel, options: WorkerOptions = {
     onAbort = () => reject(signal?.reason);
     signal?.addEventListener('abort', onAbort);
   });
-  const notStarted = new Promise<never>((_, reject) => {
+  let notStarted: Promise<DeviceError> | undefined;
+  worker.addEventListener('error', ({ message }) => {
     // An error of its program has a message; without one the program was not found.
-    worker.addEventListener('error', ({ message }) => message || reject(new DeviceError(NOT_STARTED)));
+    if (!message) notStarted = explainNotStarted(given === undefined);
   });
   try {
-    return await Promise.race([notStarted, aborted, connectService(messagePort(worker), { source, onProgress })]);
+    return await Promise.race([aborted, connectService(messagePort(worker), { source, onProgress })]);
   } catch (error) {
     worker.terminate();
-    throw error;
+    throw (await notStarted) ?? error;
   } finally {
     signal?.removeEventListener('abort', onAbort);
   }
+}
+
+async function explainNotStarted(isOurs: boolean): Promise<DeviceError> {
+  const answer = isOurs ? await fetch(workerUrl()).catch(() => undefined) : undefined;
+  return new DeviceError(answer?.status === 403 ? FORBIDDEN : NOT_STARTED);
 }
 
 /** Bundlers know this form, and build the Worker's program too. */
@@ -73,11 +85,13 @@ function openWorker(): Worker {
   } catch (error) {
     if ((error as Error).name !== 'SecurityError') throw error;
     // This module is from another origin, such as a CDN. A Worker of the page's own may import from there.
-    const url = import.meta.url.replace(/[^/]*$/, 'engine-worker.js');
-    const program = new Blob([`import ${JSON.stringify(url)};`], { type: 'text/javascript' });
+    const program = new Blob([`import ${JSON.stringify(workerUrl())};`], { type: 'text/javascript' });
     return new Worker(URL.createObjectURL(program), { type: 'module' });
   }
 }
+
+/** Where its program is unless a bundler has moved it. Not as above, or bundlers would build it a second time. */
+const workerUrl = (): string => import.meta.url.replace(/[^/]*$/, 'engine-worker.js');
 
 /** URLs cannot be sent as messages, and a Worker resolves relative ones against its own. */
 const absoluteUrl = (value: unknown): unknown =>

@@ -1,5 +1,5 @@
 /** What a site has stored: models and sessions, for a page to show and delete. */
-import { listFiles, type StoredFile } from '../platform/opfs.ts';
+import { listFiles, openFile, type StoredFile, throwStorageError } from '../platform/opfs.ts';
 
 export { deleteStored } from '../platform/opfs.ts';
 
@@ -11,6 +11,12 @@ export interface StorageUse {
   quota: number;
   /** Whether the browser keeps it when it needs space. */
   isPersisted: boolean;
+}
+
+/** A stored file, which `startWorker` loads as any other `File`. */
+export async function openStored(path: string): Promise<File> {
+  const failed = (error: unknown) => throwStorageError(path, 'read', error);
+  return (await openFile(path, false).catch(failed)).getFile().catch(failed);
 }
 
 /** What the site has stored: files, the largest first, and how much of its quota is used. */

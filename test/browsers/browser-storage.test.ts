@@ -153,12 +153,29 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
     expect(await browser.run('abort', load)).toBe('AbortError');
   });
 
-  it('a Worker whose program is missing is an error that says so', async () => {
-    await browser.page.route('**/engine-worker.js', route => route.fulfill({ status: 404 }));
-    expect(await ask()).toMatchObject({
-      error: { name: 'DeviceError', message: expect.stringContaining('Serve engine-worker.js next to the script') },
-    });
-    await browser.page.unroute('**/engine-worker.js');
+  it('a Worker whose program is missing or refused is an error that says so', async () => {
+    const advice = {
+      404: 'Serve engine-worker.js next to the script',
+      403: "add the package's folder to `server.fs.allow`",
+    };
+    for (const [status, message] of Object.entries(advice)) {
+      await browser.page.route('**/engine-worker.js', route => route.fulfill({ status: Number(status) }));
+      expect(await ask()).toMatchObject({
+        error: { name: 'DeviceError', message: expect.stringContaining(message) },
+      });
+      await browser.page.unroute('**/engine-worker.js');
+    }
+  });
+
+  it('a host that compresses tells the size of a range', async () => {
+    await browser.page.route(`**${url}`, route =>
+      route.request().headers().range
+        ? route.continue()
+        : route.fulfill({ body: Buffer.from(model), headers: { 'content-encoding': 'identity' } }),
+    );
+    expect(await ask({ sha256 })).toMatchObject({ fetched: model.length });
+    expect(browser.site.requests).toEqual([`${url} bytes=0-`]);
+    await browser.page.unroute(`**${url}`);
   });
 
   it('errors of the Worker are those of loadModel', async () => {

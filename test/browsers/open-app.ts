@@ -9,6 +9,7 @@ import { readyBackend } from '../../src/server/backend.ts';
 import { listen } from '../../src/server/serve.ts';
 import { readWebFiles } from '../../src/server/web-files.ts';
 import { createService } from '../../src/worker/create-service.ts';
+import type { ModelService } from '../../src/worker/service.ts';
 import { mimir } from '../support/serve.ts';
 
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
@@ -36,6 +37,12 @@ export interface OpenApp {
   visit(viewport: Viewport, colorScheme?: 'light' | 'dark', address?: string): Promise<Visit>;
   /** Another tab of the same profile. */
   openTab(visit: Visit): Promise<Visit>;
+  /** Milliseconds that the server's answers wait before each part: 0 unless a test sets it. */
+  pauseMs: number;
+  /** Ends the server at once, as a crash does. */
+  kill(): Promise<void>;
+  /** Starts it again at the same address. */
+  revive(): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -55,8 +62,23 @@ export interface Visit {
 export async function openApp(options: Partial<AppOptions> = {}): Promise<OpenApp> {
   const model = await loadModel(mimir, { device: 'wasm', threads: 1, kv: 'tq4' });
   const service = createService(model);
-  const app = createApp({ backend: readyBackend(service), names: ['mimir'], web: readWebFiles(), ...options });
-  const server = await listen(app, { host: '127.0.0.1', port: 0, requestMs: 600_000 });
+  const paused: ModelService = {
+    ...service,
+    answer(...request) {
+      const stream = service.answer(...request);
+      const next = stream.next.bind(stream);
+      stream.next = async () => {
+        await new Promise(resolve => setTimeout(resolve, opened.pauseMs));
+        return next();
+      };
+      return stream;
+    },
+  };
+  const serve = (port = 0) => {
+    const app = createApp({ backend: readyBackend(paused), names: ['mimir'], web: readWebFiles(), ...options });
+    return listen(app, { host: '127.0.0.1', port, requestMs: 600_000 });
+  };
+  let server = await serve();
   const browser = await chromium.launch({ executablePath, args: ARGS });
   const open = async (context: BrowserContext, address: string): Promise<Visit> => {
     const page = await context.newPage();
@@ -65,8 +87,13 @@ export async function openApp(options: Partial<AppOptions> = {}): Promise<OpenAp
     await page.goto(address);
     return { page, context, ...actionsOf(page) };
   };
-  return {
+  const opened: OpenApp = {
     url: server.url,
+    pauseMs: 0,
+    kill: () => server.stop(),
+    async revive() {
+      server = await serve(Number(new URL(server.url).port));
+    },
     async visit(viewport, colorScheme = 'light', address = server.url) {
       const context = await browser.newContext({ viewport, colorScheme });
       context.setDefaultTimeout(20_000);
@@ -79,6 +106,7 @@ export async function openApp(options: Partial<AppOptions> = {}): Promise<OpenAp
       await service.close();
     },
   };
+  return opened;
 }
 
 function actionsOf(page: Page): Pick<Visit, 'tabTo' | 'violations' | 'answer'> {

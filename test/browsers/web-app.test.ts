@@ -86,6 +86,40 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await visit.context.close();
   });
 
+  it('keeps an answer of a page that is left, and goes on with it', async () => {
+    const visit = await app.visit(DESKTOP);
+    const { page, answer } = visit;
+    const story = 'Tell me a story about a lost teapot.';
+    const ask = async () => {
+      await page.locator('.badge-name').waitFor();
+      await page.locator('#composer').fill(story);
+      await page.keyboard.press('Enter');
+    };
+    await setGreedy(visit);
+    await page.reload();
+    await ask();
+    const whole = await answer(1);
+    await page.getByRole('button', { name: 'New conversation' }).click();
+    app.pauseMs = 40;
+    await ask();
+    const seen = await page.waitForFunction(() => {
+      const text = document.querySelector('.answer .markdown')?.textContent ?? '';
+      return text.length > 40 ? text : undefined;
+    });
+    await page.reload();
+    await page.getByText('The page was left before this answer was complete.').waitFor();
+    const kept = await answer(1);
+    expect(kept.startsWith((await seen.jsonValue())!.trimEnd())).toBe(true);
+    expect(kept.length).toBeLessThan(whole.length);
+    expect(await visit.violations()).toEqual([]);
+    app.pauseMs = 0;
+    await page.locator('.badge-name').waitFor();
+    await page.getByRole('button', { name: 'Go on' }).click();
+    await page.getByRole('button', { name: 'Go on' }).waitFor({ state: 'detached' });
+    expect(await answer(1)).toBe(whole);
+    await visit.context.close();
+  });
+
   itAll('switches to this browser and to another codec, forks, compares, and opens without a network', async () => {
     const visit = await app.visit(DESKTOP, 'dark');
     const { page, tabTo, answer } = visit;
@@ -203,8 +237,9 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.locator('.badge-name').waitFor();
     await ask('Tell me a long story about a lost teapot.');
     await page.waitForFunction(() => (document.querySelector('.answer .markdown')?.textContent ?? '').length > 20);
-    page.once('dialog', dialog => dialog.accept());
     await tabTo(/^Delete (?!all)/);
+    await page.keyboard.press('Enter');
+    await tabTo('Delete');
     await page.keyboard.press('Enter');
     await page.locator('.conversation').first().waitFor({ state: 'detached' });
     // The next conversation is saved after everything that the first one may have started.
@@ -243,8 +278,9 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.keyboard.press('Enter');
     await old.waitFor({ state: 'detached' });
     expect((await answer(1)).length).toBeGreaterThan(20);
-    page.once('dialog', dialog => dialog.accept());
     await tabTo('Delete all that is stored');
+    await page.keyboard.press('Enter');
+    await tabTo('Delete');
     await page.keyboard.press('Enter');
     await page.locator('.conversation').first().waitFor({ state: 'detached' });
     await visit.context.close();

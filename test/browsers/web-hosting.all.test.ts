@@ -62,11 +62,11 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     const host = await openStaticHost('/some/folder/');
     try {
       const { page, context, answer } = await app.visit(DESKTOP, 'light', host.url);
-      await page.locator('.facts', { hasText: '1 thread' }).waitFor();
+      await page.locator('.facts', { hasText: '1 thread' }).waitFor({ state: 'attached' });
       expect(await page.evaluate(() => crossOriginIsolated)).toBe(false);
       await page.evaluate(() => navigator.serviceWorker.ready);
       await page.reload();
-      await page.locator('.facts', { hasText: /[2-9] threads/ }).waitFor();
+      await page.locator('.facts', { hasText: /[2-9] threads/ }).waitFor({ state: 'attached' });
       expect(await page.evaluate(() => crossOriginIsolated)).toBe(true);
       await page.locator('#composer').fill('Tell me a story about a lost teapot.');
       await page.keyboard.press('Enter');
@@ -86,7 +86,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
       await page.keyboard.press('Enter');
       expect((await answer(1)).length).toBeGreaterThan(20);
       await page.getByRole('combobox', { name: 'Runs on' }).selectOption({ label: 'This browser, on the CPU' });
-      await page.locator('.facts', { hasText: 'as requested' }).waitFor({ timeout: 60_000 });
+      await page.locator('.facts', { hasText: 'as requested' }).waitFor({ state: 'attached', timeout: 60_000 });
       await context.close();
     } finally {
       vite.close();

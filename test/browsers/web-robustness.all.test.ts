@@ -18,7 +18,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
   beforeAll(async () => {
     app = await openApp({ hosts: [LAN_HOST] });
   }, 120_000);
-  beforeEach(() => writeFileSync(tiny, writeGguf(tinyModel({ headDim: 32, context: 1024 }))));
+  beforeEach(() => writeFileSync(tiny, writeGguf(tinyModel({ tied: false, headDim: 32, context: 1024 }))));
   afterAll(async () => {
     await app?.close();
     rmSync(folder, { recursive: true });
@@ -46,7 +46,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     const visit = await openTiny();
     const { page, answer } = visit;
     await page.getByRole('combobox', { name: 'Runs on' }).selectOption({ label: 'This browser, on the GPU' });
-    await page.locator('.facts', { hasText: 'GPU (WebGPU)' }).waitFor({ timeout: 120_000 });
+    await page.locator('.facts', { hasText: 'GPU (WebGPU)' }).waitFor({ state: 'attached', timeout: 120_000 });
     await ask(visit, 'Tell me all.');
     await page.locator('.answer .markdown').waitFor({ state: 'attached', timeout: 120_000 });
     await loseGpu(page);
@@ -54,7 +54,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.locator('.badge', { hasText: 'No model' }).waitFor();
     expect(await visit.violations()).toEqual([]);
     await page.getByRole('button', { name: 'Use the CPU' }).click();
-    await page.locator('.facts', { hasText: 'CPU (wasm)' }).waitFor();
+    await page.locator('.facts', { hasText: 'CPU (wasm)' }).waitFor({ state: 'attached' });
     await page.getByRole('button', { name: 'Answer again' }).click();
     await answer(1);
     expect(await page.locator('.answer .problem').count()).toBe(0);
@@ -111,8 +111,8 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await second.answer(2);
     await first.answer(2);
     expect(await first.page.locator('.bubble').count()).toBe(2);
-    second.page.on('dialog', dialog => dialog.accept());
     await second.page.getByRole('button', { name: 'Delete all that is stored' }).click();
+    await second.page.getByRole('dialog').getByRole('button', { name: 'Delete', exact: true }).click();
     for (const { page } of [first, second]) await page.locator('.conversation').waitFor({ state: 'detached' });
     await first.context.close();
   });
@@ -128,7 +128,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     expect((await answer(1)).length).toBeGreaterThan(20);
     await page.getByRole('combobox', { name: 'Runs on' }).selectOption({ label: 'This browser, on the CPU' });
     await page.locator('.codecs').waitFor();
-    await page.locator('.facts', { hasText: 'as requested' }).waitFor();
+    await page.locator('.facts', { hasText: 'as requested' }).waitFor({ state: 'attached' });
     await ask(visit, 'And another one.');
     expect(await answer(2)).not.toBe('');
     expect(await page.locator('.problem, .notice-row').count()).toBe(0);

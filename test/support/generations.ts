@@ -24,11 +24,18 @@ export interface GenerationsOptions {
   pages?: number;
   /** Max bytes of the cache, instead of `pages`. */
   capacity?: (plan: Plan) => number;
-  /** A clock of its own, by which a pass takes this long per row, and nothing else takes any time. Default: the real one. */
+  /** A clock of its own, by which a pass takes this long, and nothing else takes any time. Default: the real one. */
   msPerRow?: number;
+  msPerPass?: number;
+  /** Default: 1024. */
+  context?: number;
+  /** Default: error. */
+  overflow?: 'error' | 'slide';
   prefillChunk?: number;
   /** Samples on the device, so that the scheduler runs one pass ahead. Needs `device: 'js'`. */
   samples?: boolean;
+  /** Default: false. */
+  speculate?: boolean;
 }
 
 export interface Generations {
@@ -51,17 +58,17 @@ export interface Generations {
 }
 
 export async function openGenerations(options: GenerationsOptions = {}): Promise<Generations> {
-  const { device = 'js', kv = 'tq4', maxSequences = 8, pages, prefillChunk = 32, samples, msPerRow } = options;
-  const context = 1024;
+  const { device = 'js', kv = 'tq4', maxSequences = 8, pages, prefillChunk = 32, samples } = options;
+  const { context = 1024, overflow = 'error', msPerRow = 0, msPerPass = 0 } = options;
   const file = await openModelFile(new Blob([writeGguf(tinyModel(options.model ?? SMALLEST))]));
   const plan = withMode(createPlan(parseSpec(kv), planShape(file, 16)), options.kvMode ?? 'packed');
   const engine = await loadEngine(file, { plan, context }, { device, prefillChunk });
   const capacity =
     pages === undefined ? options.capacity?.(plan) : maxSequences * fixedBytes(plan) + pages * plan.leaf.bytes;
   let clock = 0;
-  if (msPerRow !== undefined) engine.now = () => clock;
-  const cache = engine.openCache(plan, { context, capacity });
-  const scheduler = createScheduler(engine, cache, plan, maxSequences);
+  if (msPerRow + msPerPass > 0) engine.now = () => clock;
+  const cache = engine.openCache(plan, { context, overflow, capacity });
+  const scheduler = createScheduler(engine, cache, plan, { maxSequences, speculate: options.speculate });
   const passes: number[] = [];
   let failure: Error | undefined;
   const { embed, rmsNorm } = engine.device;
@@ -69,7 +76,7 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
   const { embed: embedTokens } = engine.device;
   engine.device.embed = (table, ids, out) => {
     passes.push(ids.length);
-    clock += ids.length * (msPerRow ?? 0);
+    clock += msPerPass + ids.length * msPerRow;
     (samples ? embedTokens : embed).call(engine.device, table, ids, out);
   };
   engine.device.rmsNorm = (...args) => {
@@ -78,7 +85,7 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
     if (error) throw error;
     rmsNorm.apply(engine.device, args);
   };
-  const generation = { engine, cache, scheduler, plan, context, overflow: 'error' as const };
+  const generation = { engine, cache, scheduler, plan, context, overflow };
   return {
     ...{ engine, plan, cache, scheduler, passes },
     conversation() {

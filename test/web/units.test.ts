@@ -46,7 +46,7 @@ describe('events of a stream', () => {
 describe('the gauge', () => {
   const info = {
     ...{ name: '', device: 'wasm', threads: 1, deviceReason: '', codec: 'tq4', bits: 4.25, notices: [] },
-    ...{ context: 8192, pageTokens: 128, pageBytes: 1000, f16TokenBytes: 32 },
+    ...{ context: 8192, pageTokens: 128, pageBytes: 1000, f16TokenBytes: 32, maxAnswers: 1 },
   };
 
   it('counts packed pages, and the newest tokens in f16', () => {

@@ -148,7 +148,7 @@ export interface DocumentSession {
 export function openDocumentSession(engine: Engine, plan: Plan, task: NeedleTask): DocumentSession {
   const { context, match, maxTokens, stop, questions, shared } = task;
   const cache = engine.openCache(plan, { context });
-  const scheduler = createScheduler(engine, cache, plan, 1);
+  const scheduler = createScheduler(engine, cache, plan, { maxSequences: 1 });
   const generation = { engine, cache, scheduler, plan, context, overflow: 'error' as const };
   /** Continues the document's sequence. */
   const reader = {};

@@ -53,6 +53,40 @@ describe('an answer', () => {
     expect(response.status).toBe(200);
   });
 
+  it('goes on with the beginning that the last message has', async () => {
+    // Of bytes that are no text, a message cannot have the same.
+    const letters = await service.tokenize('abcdefghijklmnopqrstuvwxyz');
+    const slot = { id_slot: 7, logit_bias: Object.fromEntries(letters.map(id => [id, 100])) };
+    const whole = await json(PATH, { messages, ...greedy(12), ...slot });
+    const first = await json(PATH, { messages, ...greedy(5), ...slot });
+    const begun = [...messages, first.choices[0].message];
+    const rest = await json(PATH, { messages: begun, ...greedy(7), ...slot, continue_final_message: true });
+    expect(first.choices[0].message.content + rest.choices[0].message.content).toBe(whole.choices[0].message.content);
+    expect(await json(PATH, { messages, ...greedy(5), continue_final_message: true })).toMatchObject({
+      error: {
+        message: expect.stringMatching(/^continue_final_message needs a last message with the role 'assistant'/),
+      },
+    });
+    const format = { type: 'json_object' };
+    expect(await json(PATH, { messages: begun, continue_final_message: true, response_format: format })).toMatchObject({
+      error: { param: 'continue_final_message', message: expect.stringMatching(/cannot be used with a schema/) },
+    });
+  });
+
+  it('ends when it repeats itself, with stop_loops', async () => {
+    const endless = { messages, ...greedy(100), logit_bias: { 65: 100 } };
+    const { choices, usage } = await json(PATH, { ...endless, stop_loops: true });
+    expect(choices[0]).toMatchObject({ finish_reason: 'length', stop_reason: 'loop' });
+    expect(usage.completion_tokens).toBe(60);
+    const events = await readEvents(await ask(PATH, { ...endless, stop_loops: true, stream: true }));
+    expect(events.at(-2).choices[0]).toMatchObject({ finish_reason: 'length', stop_reason: 'loop' });
+    expect((await json(PATH, endless)).usage.completion_tokens).toBe(100);
+    const { notices } = await service
+      .answer(messages, { ignoreEos: true, logitBias: { 65: 100 }, stopLoops: true })
+      .result();
+    expect(notices).toEqual(['The answer was ended after 60 tokens: it repeated itself.']);
+  });
+
   it('takes max_completion_tokens, which wins over max_tokens', async () => {
     const { usage } = await json(PATH, { messages, ...greedy(9), max_completion_tokens: 3 });
     expect(usage.completion_tokens).toBe(3);

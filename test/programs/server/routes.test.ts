@@ -111,6 +111,7 @@ describe('/metrics', () => {
       'vllm:num_requests_waiting',
       'vllm:kv_cache_usage_perc',
       'vllm:num_preemptions_total',
+      'vllm:spec_decode_num_draft_tokens_total',
       'vllm:time_to_first_token_seconds_count',
       'vllm:inter_token_latency_seconds_count',
       'vllm:e2e_request_latency_seconds_count',

@@ -1,8 +1,8 @@
 /** The same question with two caches: their memory and speed as bars, where the answers part, and both answers. */
-import type { Signal } from '@preact/signals';
 import { codecsFor } from '../engine/codecs.ts';
 import { formatCount } from '../format.ts';
 import { browserModel } from '../state/connection.ts';
+import { clearDraft, draft } from '../state/drafts.ts';
 import { Composer } from '../ui/composer.tsx';
 import { CopyButton } from '../ui/copy-button.tsx';
 import {
@@ -23,7 +23,7 @@ import { savePicture } from './picture.ts';
 import { Race } from './race.tsx';
 import { Strip } from './strip.tsx';
 
-export function Compare({ draft }: { draft: Signal<string> }) {
+export function Compare() {
   const [left, right] = panes;
   const isDone = summary.value !== undefined;
   return (
@@ -49,12 +49,13 @@ export function Compare({ draft }: { draft: Signal<string> }) {
       </section>
       <div class="bottom">
         <Composer
-          draft={draft}
           placeholder="Ask both…"
           isRunning={isComparing.value}
-          onSend={(text, attachments) => {
+          onSend={() => {
+            const { text, attachments } = draft.value;
+            clearDraft();
             history.replaceState(null, '', location.pathname);
-            void compare([text], attachments);
+            void compare([text.trim()], attachments);
           }}
           onStop={stopComparing}
         />

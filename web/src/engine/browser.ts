@@ -1,5 +1,5 @@
 /** The library in a Web Worker as an engine: a model in this browser. */
-import { type RemoteService, startWorker, type WorkerModel } from 'kvasir/worker';
+import { type RemoteService, startWorker } from 'kvasir/worker';
 import { isPreset } from './codecs.ts';
 import {
   type AnswerEnd,
@@ -11,11 +11,18 @@ import {
   type ScoredToken,
   type Turn,
 } from './engine.ts';
-import { createSessions } from './sessions.ts';
+import { createSessions, MAX_OPEN } from './sessions.ts';
+import { openStoredModel } from './storage.ts';
+
+/**
+ * A file that the user has chosen, and whether it is to be stored; the address of one, which is stored; or the path of one
+ * that is.
+ */
+export type BrowserModel = { file: File; isKept?: boolean } | { url: string } | { path: string };
 
 export interface BrowserOptions {
-  /** A file, or the address of one. Default: Mimir, which comes with the app. */
-  model?: File | string;
+  /** Default: Mimir, which comes with the app. */
+  model?: BrowserModel;
   device: string;
   /** A preset, or the spec of a codec. */
   codec: string;
@@ -32,8 +39,9 @@ export async function openBrowser({ model, device, codec, onProgress }: BrowserO
     ...(isPreset(codec) ? { quality: codec } : { kv: codec }),
     device: device as 'auto',
     onProgress: ({ done, total }) => onProgress?.(done, total),
-  }).catch(error => {
-    throw new EngineError((error as Error).message);
+  }).catch((error: Error) => {
+    if (error instanceof EngineError) throw error;
+    throw new EngineError(error.message, NOT_A_MODEL.includes(error.name) ? 'model' : 'failed');
   });
   const textOf = createTexts(service);
   const sessions = createSessions(service);
@@ -55,10 +63,15 @@ export async function openBrowser({ model, device, codec, onProgress }: BrowserO
   };
 }
 
-async function start(model: BrowserOptions['model'], options: Parameters<typeof startWorker>[1]) {
+/** Errors of the library about the file itself: it will not run the next time either. */
+const NOT_A_MODEL: readonly string[] = ['FormatError', 'UnsupportedError'];
+
+async function start(model: BrowserModel | undefined, options: Parameters<typeof startWorker>[1]) {
   if (!model) return startWorker(await fetchFile(MIMIR.model), { ...options, profile: await fetchFile(MIMIR.profile) });
-  // A file stays where it is; what comes from the network is kept for the next visit.
-  return startWorker(model as WorkerModel, { ...options, store: typeof model === 'string' });
+  // What comes from the network is kept for the next visit.
+  if ('url' in model) return startWorker(model.url, { ...options, store: true });
+  if ('file' in model) return startWorker(model.file, { ...options, store: model.isKept });
+  return startWorker(await openStoredModel(model.path), options);
 }
 
 /** A file of the app, kept for visits without a network. */
@@ -74,12 +87,13 @@ async function fetchFile(path: string): Promise<Blob> {
   } catch (error) {
     const kept = await cache?.match(url);
     if (kept) return kept.blob();
-    throw error;
+    if (error instanceof EngineError) throw error;
+    throw new EngineError(`Mimir cannot be loaded: ${location.host} does not answer.`, 'lost');
   }
 }
 
 function describe({ info }: RemoteService): ModelInfo {
-  const { modelName, architecture, kv, kvBits, expectedDivergence, device, ...rest } = info;
+  const { modelName, architecture, kv, kvBits, expectedDivergence, device, maxSequences, ...rest } = info;
   return {
     ...rest,
     name: modelName ?? architecture,
@@ -88,6 +102,7 @@ function describe({ info }: RemoteService): ModelInfo {
     deviceReason: device.why,
     codec: kv,
     bits: kvBits,
+    maxAnswers: Math.min(maxSequences, MAX_OPEN),
     divergence: expectedDivergence,
   };
 }
@@ -108,10 +123,10 @@ async function* ask(
   service: RemoteService,
   textOf: ReturnType<typeof createTexts>,
   turns: readonly Turn[],
-  { temperature, maxTokens, scored, signal, onPrefill, slot }: AskOptions & { slot?: number },
+  { scored, onPrefill, conversation: _, ...options }: AskOptions & { slot?: number },
 ): AsyncGenerator<AnswerPart, AnswerEnd, void> {
   const stream = service.answer(turns, {
-    ...{ temperature, maxTokens, signal, slot },
+    ...options,
     ...(scored && { logprobs: TOP }),
     onPrefill: ({ done, total }) => onPrefill?.(done, total),
   });
@@ -125,6 +140,6 @@ async function* ask(
     });
     yield { text, reasoning, tokens: tokens.length, scored: scored ? tokens.map(toScored) : [] };
   }
-  const { finish, usage } = stream.partial;
-  return { finish: finish === 'tool_calls' ? 'stop' : finish, usage };
+  const { finish, isLoop, usage } = stream.partial;
+  return { finish: isLoop ? 'loop' : finish === 'tool_calls' ? 'stop' : finish, usage };
 }

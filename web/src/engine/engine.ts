@@ -3,6 +3,8 @@
 export interface Turn {
   role: 'system' | 'user' | 'assistant';
   content: string;
+  /** Of an answer that goes on. */
+  reasoning_content?: string;
 }
 
 /** The model that runs, and the format of its cache. */
@@ -23,6 +25,8 @@ export interface ModelInfo {
   pageTokens: number;
   pageBytes: number;
   f16TokenBytes: number;
+  /** How many conversations are answered at the same time. */
+  maxAnswers: number;
   /** What a packed page of the first layer has in it, in order. */
   pageFields: readonly PageField[];
   notices: readonly string[];
@@ -60,7 +64,8 @@ export interface AnswerPart {
   scored: readonly ScoredToken[];
 }
 
-export type Finish = 'stop' | 'length' | 'cancelled';
+/** `loop`: it repeated itself. */
+export type Finish = 'stop' | 'length' | 'loop' | 'cancelled';
 
 export interface AnswerEnd {
   finish: Finish;
@@ -73,6 +78,10 @@ export interface AskOptions {
   conversation?: string;
   temperature: number;
   maxTokens?: number;
+  /** End an answer that repeats itself. */
+  stopLoops?: boolean;
+  /** The last turn is the beginning of the answer. */
+  continueAnswer?: boolean;
   /** Return the tokens with their log probabilities. */
   scored?: boolean;
   signal: AbortSignal;
@@ -95,8 +104,11 @@ export interface Engine {
 
 /** The engine cannot answer now. */
 export class EngineError extends Error {
-  /** `key`: an API key is missing or wrong. `absent`: there is no such engine here. */
-  readonly reason: 'key' | 'absent' | 'failed';
+  /**
+   * `key`: an API key is missing or wrong. `absent`: there is no such engine here. `lost`: it does not answer, and may be
+   * back soon. `model`: the file is not a model that runs.
+   */
+  readonly reason: 'key' | 'absent' | 'lost' | 'model' | 'failed';
 
   constructor(message: string, reason: EngineError['reason'] = 'failed') {
     super(message);

@@ -27,6 +27,7 @@ interface Status {
     pageTokens: number;
     pageBytes: number;
     f16TokenBytes: number;
+    maxSequences: number;
     pageFields: PageField[];
     device: { name: string; threads: number; why: string };
     notices: string[];
@@ -41,6 +42,7 @@ interface Chunk {
     delta: { content?: string; reasoning_content?: string };
     logprobs?: { content: TokenLogprob[] } | null;
     finish_reason?: string | null;
+    stop_reason?: string;
   }[];
   usage?: {
     prompt_tokens: number;
@@ -65,11 +67,24 @@ export interface ServerOptions {
   onWait?: (status: string) => void;
 }
 
-/** Milliseconds between two questions to a server that loads. */
+/** Milliseconds between two questions to a server that loads, and to one that is ready. */
 const POLL_MS = 500;
+const WATCH_MS = 5000;
+
+const lostError = (): EngineError =>
+  new EngineError('The server does not answer: it was stopped, or the network is gone.', 'lost');
 
 /** Connects to a server, and waits until its model is loaded. */
 export async function openServer({ address = '', apiKey, onWait }: ServerOptions = {}): Promise<Engine> {
+  let end: (reason: EngineError) => void;
+  const ended = new Promise<EngineError>(resolve => {
+    end = resolve;
+  });
+  const lose = (): never => {
+    const error = lostError();
+    end(error);
+    throw error;
+  };
   const send = async (path: string, body?: object, signal?: AbortSignal): Promise<Response> => {
     const response = await fetch(address + path, {
       ...(body && { method: 'POST', body: JSON.stringify(body) }),
@@ -77,7 +92,7 @@ export async function openServer({ address = '', apiKey, onWait }: ServerOptions
       signal,
     }).catch(error => {
       if (signal?.aborted) throw error;
-      throw new EngineError('The server does not answer. Check that it runs, then try again.');
+      return lose();
     });
     if (response.ok) return response;
     const { error } = await response.json().catch(() => ({}));
@@ -94,9 +109,11 @@ export async function openServer({ address = '', apiKey, onWait }: ServerOptions
     status = await readStatus();
   }
 
+  // The answer does not matter: without one, the server is lost.
+  const watch = setInterval(() => !document.hidden && readStatus().catch(() => {}), WATCH_MS);
   return {
     info: describe(status),
-    ask: (turns, options) => ask(send, turns, options),
+    ask: (turns, options) => ask(send, lose, turns, options),
     // A server keeps what prompts have in common by itself.
     async keep() {},
     async countTokens(text) {
@@ -107,8 +124,10 @@ export async function openServer({ address = '', apiKey, onWait }: ServerOptions
       const { stats } = await readStatus();
       return stats && { capacity: stats.capacity, used: stats.used, reusable: stats.cachedBytes };
     },
-    ended: new Promise(() => {}),
-    async close() {},
+    ended,
+    async close() {
+      clearInterval(watch);
+    },
   };
 }
 
@@ -118,13 +137,13 @@ async function findServer(readStatus: () => Promise<Status>, address: string): P
     const status = await readStatus();
     if (typeof status.status === 'string') return status;
   } catch (error) {
-    if (error instanceof EngineError && error.reason === 'key') throw error;
+    if (error instanceof EngineError && error.reason !== 'failed') throw error;
   }
   throw new EngineError(`There is no Kvasir server at ${address || location.origin}.`, 'absent');
 }
 
 function describe({ model, info }: Status): ModelInfo {
-  const { modelName, kv, kvBits, expectedDivergence, device, ...rest } = info!;
+  const { modelName, kv, kvBits, expectedDivergence, device, maxSequences, ...rest } = info!;
   return {
     ...rest,
     name: modelName ?? model,
@@ -133,18 +152,21 @@ function describe({ model, info }: Status): ModelInfo {
     deviceReason: device.why,
     codec: kv,
     bits: kvBits,
+    maxAnswers: maxSequences,
     divergence: expectedDivergence,
   };
 }
 
 async function* ask(
   send: (path: string, body: object, signal: AbortSignal) => Promise<Response>,
+  lose: () => never,
   turns: readonly Turn[],
-  { temperature, maxTokens, scored, signal, onPrefill }: AskOptions,
+  { temperature, maxTokens, stopLoops, continueAnswer, scored, signal, onPrefill }: AskOptions,
 ): AsyncGenerator<AnswerPart, AnswerEnd, void> {
   const request = {
     messages: turns,
-    ...{ temperature, max_tokens: maxTokens, stream: true, return_progress: true },
+    ...{ temperature, max_tokens: maxTokens, stop_loops: stopLoops, continue_final_message: continueAnswer },
+    ...{ stream: true, return_progress: true },
     stream_options: { include_usage: true },
     ...(scored && { logprobs: true, top_logprobs: 10 }),
   };
@@ -152,7 +174,7 @@ async function* ask(
   try {
     const { body } = await send('/v1/chat/completions', request, signal);
     for await (const { data } of readEvents(body!)) {
-      if (data === '[DONE]') break;
+      if (data === '[DONE]') return end;
       const { choices, usage, prompt_progress: progress, error }: Chunk = JSON.parse(data);
       if (error) throw new EngineError(error.message);
       if (progress) onPrefill?.(progress.processed, progress.total);
@@ -162,8 +184,8 @@ async function* ask(
           reusedTokens: usage.prompt_tokens_details.cached_tokens,
           completionTokens: usage.completion_tokens,
         };
-      for (const { delta, logprobs, finish_reason: finish } of choices) {
-        if (finish) end.finish = finish === 'length' ? 'length' : 'stop';
+      for (const { delta, logprobs, finish_reason: finish, stop_reason: reason } of choices) {
+        if (finish) end.finish = reason === 'loop' ? reason : finish === 'length' ? finish : 'stop';
         const { content: text = '', reasoning_content: reasoning = '' } = delta;
         const tokens = logprobs?.content ?? [];
         // Without log probabilities a chunk is one token; the usage at the end is exact.
@@ -172,9 +194,11 @@ async function* ask(
       }
     }
   } catch (error) {
-    if (!signal.aborted) throw error;
-    end.finish = 'cancelled';
+    if (!signal.aborted && error instanceof EngineError) throw error;
   }
+  // It broke off.
+  if (!signal.aborted) lose();
+  end.finish = 'cancelled';
   return end;
 }
 

@@ -3,7 +3,7 @@ import type { RemoteService } from 'kvasir/worker';
 import { canStore, deleteStoredFiles } from './storage.ts';
 
 /** Conversations that stay in memory; others are restored when they are asked again. */
-const MAX_OPEN = 4;
+export const MAX_OPEN = 4;
 
 const pathOf = (conversation: string): string => `sessions/${conversation}.kvsession`;
 
@@ -24,11 +24,13 @@ export function createSessions(service: RemoteService): Sessions {
   const open = new Map<string, number>();
 
   const freeSlot = async (): Promise<number> => {
-    const [oldest] = open;
-    if (!oldest || open.size < MAX_OPEN) return open.size;
-    open.delete(oldest[0]);
-    await service.eraseSlot(oldest[1]);
-    return oldest[1];
+    if (open.size < MAX_OPEN) return open.size;
+    const states = await service.slots();
+    const isIdle = (slot: number) => !states.some(state => state.slot === slot && state.busy);
+    const [oldest, slot] = [...open].find(([, slot]) => isIdle(slot))!;
+    open.delete(oldest);
+    await service.eraseSlot(slot);
+    return slot;
   };
 
   return {

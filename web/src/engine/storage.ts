@@ -1,9 +1,11 @@
 /** What this site has stored in the browser: models, and the caches of conversations. */
-import { deleteStored, listStored } from 'kvasir/worker';
+import { deleteStored, listStored, openStored } from 'kvasir/worker';
 
 export interface StoredModel {
   name: string;
   /** For `deleteStoredFiles`. */
+  folder: string;
+  /** For `openStoredModel`. */
   path: string;
   bytes: number;
 }
@@ -25,7 +27,7 @@ export async function readStorage(): Promise<Storage> {
   const caches = files.filter(({ path }) => path.startsWith('sessions/'));
   const models = files.flatMap(({ path, bytes }) => {
     const [folder, id, name] = path.split('/');
-    return folder === 'models' && name !== 'info.json' ? [{ name: name!, path: `models/${id}`, bytes }] : [];
+    return folder === 'models' && name !== 'info.json' ? [{ name: name!, folder: `models/${id}`, path, bytes }] : [];
   });
   return {
     models,
@@ -33,6 +35,14 @@ export async function readStorage(): Promise<Storage> {
     usage,
     quota,
   };
+}
+
+/** A model that was stored before. */
+export const openStoredModel = (path: string): Promise<File> => openStored(path);
+
+/** The path of a file that was stored as a model. */
+export async function findStoredModel({ name, size }: File): Promise<string | undefined> {
+  return (await readStorage()).models.find(model => model.name === name && model.bytes === size)?.path;
 }
 
 /** Models and caches; or what is at a path. Conversations are elsewhere. */

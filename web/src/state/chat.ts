@@ -1,127 +1,72 @@
-/** The conversations, and what one can do with the one that is shown. */
-import { batch, computed, signal } from '@preact/signals';
-import { type Engine, EngineError } from '../engine/engine.ts';
+/** What one can do with the conversations. */
+import { batch } from '@preact/signals';
 import { deleteAllStored, deleteSession } from '../engine/sessions.ts';
-import { connection, reconnect } from './connection.ts';
-import {
-  type Attachment,
-  before,
-  type Conversation,
-  cachedTokens,
-  type Message,
-  newConversation,
-  newId,
-  titleOf,
-  turnsOf,
-} from './conversation.ts';
-import {
-  deleteAllConversations,
-  deleteConversation,
-  onOtherTab,
-  readConversations,
-  writeConversation,
-} from './database.ts';
-import { announcement, showNotice } from './notice.ts';
-import { settings } from './settings.ts';
+import { type AnswerOptions, answer, recoverAnswers, run, runs } from './answering.ts';
+import { before, type Conversation, type Message, newConversation, newId, withMessages } from './conversation.ts';
+import { conversations, current, findConversation, lastOpen, open, save } from './conversations.ts';
+import { deleteAllConversations, deleteConversation, onOtherTab, readConversations } from './database.ts';
+import { clearDraft, draft, draftIds, loadDrafts } from './drafts.ts';
+import { announcement, refuse, showNotice } from './notice.ts';
+import { fromJson } from './transfer.ts';
+import { forgetUnfinished } from './unfinished.ts';
+import { switchVersion, versionsAfter } from './versions.ts';
 
-/** An answer that is being made. */
-export interface Run {
-  conversation: string;
-  /** The message that grows. */
-  message: Message;
-  /** Of the prompt; undefined before the engine has begun with it. */
-  prefill?: { done: number; total: number; secondsLeft?: number };
-  tokens: number;
-  /** Tokens per second so far. */
-  rate: number;
-  stop(): void;
-}
-
-export const conversations = signal<readonly Conversation[]>([]);
-export const current = signal<Conversation>(newConversation());
-export const run = signal<Run | undefined>(undefined);
-
-/** The messages that are shown: the saved ones, and the one that grows. */
-export const messages = computed<readonly Message[]>(() => {
-  const answering = run.value;
-  const saved = current.value.messages;
-  return answering?.conversation === current.value.id ? [...saved, answering.message] : saved;
-});
-
-/** Tokens of this conversation in the cache, while an answer runs too. */
-export const tokensInCache = computed(() => {
-  const answering = run.value;
-  if (answering?.conversation !== current.value.id) return cachedTokens(current.value.messages);
-  const { prefill, tokens } = answering;
-  return prefill ? (tokens > 0 ? prefill.total : prefill.done) + tokens : cachedTokens(current.value.messages);
-});
-
-const OPEN_KEY = 'kvasir.open';
+/** A new conversation whose first message has been begun but not sent. */
+const findUnsent = (): Conversation | undefined => {
+  const id = draftIds().find(id => !findConversation(id));
+  return id === undefined ? undefined : { ...newConversation(), id };
+};
 
 /** Reads what was saved, and opens the conversation that was open last. */
 export async function loadConversations(): Promise<void> {
-  const saved = await readConversations();
+  const [saved] = await Promise.all([readConversations(), loadDrafts()]);
   batch(() => {
     conversations.value = saved;
-    const open = saved.find(({ id }) => id === sessionStorage.getItem(OPEN_KEY)) ?? saved[0];
-    if (open) current.value = open;
+    const id = lastOpen();
+    const last = id === null ? undefined : findConversation(id);
+    const opened = last ?? findUnsent() ?? saved[0];
+    if (opened) open(opened);
   });
+  await recoverAnswers();
 }
 
 /** What another tab has saved or deleted. */
 onOtherTab(async () => {
   const saved = await readConversations();
-  const find = (id: string) => saved.find(conversation => conversation.id === id);
   batch(() => {
     conversations.value = saved;
-    if (run.value && !find(run.value.conversation)) run.value.stop();
+    for (const [id, { stop }] of runs.value) if (!findConversation(id)) stop();
     const { id, messages } = current.value;
-    if (messages.length > 0) current.value = find(id) ?? saved[0] ?? newConversation();
+    if (messages.length > 0) current.value = findConversation(id) ?? saved[0] ?? newConversation();
   });
 });
 
-function save(conversation: Conversation): void {
-  batch(() => {
-    if (current.value.id === conversation.id) current.value = conversation;
-    conversations.value = [conversation, ...conversations.value.filter(({ id }) => id !== conversation.id)];
-  });
-  sessionStorage.setItem(OPEN_KEY, current.value.id);
-  writeConversation(conversation).catch(error =>
-    showNotice(`The conversation could not be saved: ${describeStorageError(error)}`),
-  );
-}
-
-const describeStorageError = ({ name, message }: Error): string =>
-  name === 'QuotaExceededError'
-    ? 'the storage of this browser is full. Delete conversations or models that are not needed.'
-    : message;
-
-export function open(conversation: Conversation): void {
-  current.value = conversation;
-  sessionStorage.setItem(OPEN_KEY, conversation.id);
-}
-
-export const startNew = (): void => open(newConversation());
+/** One that was begun but not sent is shown again. */
+export const startNew = (): void => open(findUnsent() ?? newConversation());
 
 export async function remove(id: string): Promise<void> {
-  if (run.value?.conversation === id) run.value.stop();
+  runs.value.get(id)?.stop();
   batch(() => {
+    clearDraft(id);
     conversations.value = conversations.value.filter(conversation => conversation.id !== id);
     if (current.value.id === id) current.value = conversations.value[0] ?? newConversation();
   });
   announcement.value = 'Conversation deleted';
+  forgetUnfinished(id);
   await deleteConversation(id);
   await deleteSession(id);
 }
 
 export async function removeAll(): Promise<void> {
-  run.value?.stop();
+  for (const { stop } of runs.value.values()) stop();
   const ids = conversations.value.map(({ id }) => id);
   batch(() => {
+    for (const id of draftIds()) clearDraft(id);
     conversations.value = [];
     current.value = newConversation();
   });
   announcement.value = 'All is deleted';
+  for (const id of ids) forgetUnfinished(id);
   try {
     await deleteAllConversations();
     await deleteAllStored(ids);
@@ -130,153 +75,72 @@ export async function removeAll(): Promise<void> {
   }
 }
 
-/** Changes the messages of the conversation that is shown. */
-const withMessages = (messages: readonly Message[]): Conversation => ({
-  ...current.value,
-  messages,
-  title: titleOf(messages),
-  updated: Date.now(),
-});
+/** Answers in the conversation that is shown, after its messages are changed. */
+const answerAfter = (messages: readonly Message[], options?: AnswerOptions): Promise<void> =>
+  answer(withMessages(current.value, messages), options);
 
-export function send(text: string, attachments: readonly Attachment[] = []): Promise<void> {
-  const message: Message = { id: newId(), role: 'user', text, ...(attachments.length > 0 && { attachments }) };
-  return answer(withMessages([...current.value.messages, message]));
+/** Sends what is written. If that is not possible now, it stays where it is. */
+export function send(): Promise<void> {
+  const { text, attachments } = draft.value;
+  const { id } = current.value;
+  const message: Message = {
+    ...{ id: newId(), role: 'user', text: text.trim() },
+    ...(attachments.length > 0 && { attachments }),
+  };
+  return answerAfter([...current.value.messages, message], { onStart: () => clearDraft(id) });
 }
 
-/** Replaces a message of the user, drops what follows it, and answers again. */
+/** Replaces a message of the user, and answers again. What it was, and what followed it, stays as a version. */
 export function edit(message: Message, text: string): Promise<void> {
-  return answer(withMessages([...before(current.value.messages, message.id), { ...message, text }]));
+  const { messages } = current.value;
+  const edited: Message = { ...message, id: newId(), text, versions: versionsAfter(messages, message) };
+  return answerAfter([...before(messages, message.id), edited]);
 }
 
-/** Another answer in place of this one. */
-export const regenerate = (message: Message): Promise<void> =>
-  answer(withMessages(before(current.value.messages, message.id)));
+/** Another answer in place of this one, which stays as a version. */
+export function regenerate(message: Message): Promise<void> {
+  const { messages } = current.value;
+  return answerAfter(before(messages, message.id), { versions: versionsAfter(messages, message) });
+}
+
+/** Shows the next (1) or the previous (-1) version of a message, and what followed it. */
+export function showVersion(message: Message, step: 1 | -1): void {
+  const { messages } = current.value;
+  void save(withMessages(current.value, switchVersion(messages, message, step)));
+}
+
+export function rename(id: string, title: string): void {
+  const conversation = findConversation(id);
+  if (conversation && title.trim()) void save({ ...conversation, title: title.trim() });
+}
+
+/** Adds conversations of a file; those that are here already stay as they are. Tells how many. */
+export async function importConversations(file: File): Promise<void> {
+  try {
+    const found = fromJson(await file.text());
+    const added = found.filter(({ id }) => !findConversation(id));
+    for (const conversation of added) await save(conversation);
+    const known = found.length - added.length;
+    showNotice(`${added.length} imported${known > 0 ? `, ${known} already here` : ''}.`);
+  } catch (error) {
+    refuse(`${file.name} cannot be imported: ${(error as Error).message}`);
+  }
+}
+
+/** Answers a question that has no answer. */
+export const answerLast = (): Promise<void> => answerAfter(current.value.messages);
+
+/** Goes on with the last answer, which is not complete. */
+export const goOn = (message: Message): Promise<void> =>
+  answerAfter(before(current.value.messages, message.id), { begun: message });
 
 /** A second conversation with the messages up to this one. */
 export function fork(message: Message): void {
   const kept = [...before(current.value.messages, message.id), message];
-  save(newConversation(kept, `${current.value.title} (fork)`));
-  const [forked] = conversations.value;
-  open(forked!);
+  const forked = newConversation(kept, `${current.value.title} (fork)`);
+  void save(forked);
+  open(forked);
   announcement.value = 'Conversation forked';
 }
 
 export const stop = (): void => run.value?.stop();
-
-/** Answers the last message. One answer runs at a time in a tab, and one in all tabs for a conversation. */
-async function answer(conversation: Conversation): Promise<void> {
-  const { engine } = connection.value;
-  if (!engine || run.value) return;
-  // Without https there are no locks.
-  if (!navigator.locks) return answerWith(engine, conversation);
-  await navigator.locks.request(`kvasir conversation ${conversation.id}`, { ifAvailable: true }, async lock => {
-    if (lock) await answerWith(engine, conversation);
-    else showNotice('Another tab answers in this conversation. Wait until it is done, then ask again.');
-  });
-}
-
-async function answerWith(engine: Engine, conversation: Conversation): Promise<void> {
-  save(conversation);
-  const abort = new AbortController();
-  const started = performance.now();
-  let message: Message = { id: newId(), role: 'assistant', text: '' };
-  let tokens = 0;
-  let firstToken = 0;
-  const rate = () => {
-    const seconds = (performance.now() - firstToken) / 1000;
-    // A few tokens that arrive together tell nothing.
-    return tokens > 1 && seconds > MIN_RATE_SECONDS ? (tokens - 1) / seconds : 0;
-  };
-  const update = (changed: Partial<Run>) => {
-    if (run.value) run.value = { ...run.value, ...changed };
-  };
-  const show = createFrame(() => update({ message, tokens, rate: rate() }));
-  run.value = { conversation: conversation.id, message, tokens, rate: 0, stop: () => abort.abort() };
-  announcement.value = 'Reading the prompt';
-  /** Tokens of the prompt in the cache: at first, and now. */
-  let found: number | undefined;
-  let read = 0;
-  const onPrefill = (done: number, total: number) => {
-    found ??= done;
-    read = done;
-    const seconds = (performance.now() - started) / 1000;
-    const secondsLeft = done > found ? (seconds * (total - done)) / (done - found) : undefined;
-    update({ prefill: { done, total, secondsLeft } });
-  };
-  try {
-    const parts = engine.ask(turnsOf(conversation.messages), {
-      conversation: conversation.id,
-      temperature: settings.value.temperature,
-      signal: abort.signal,
-      onPrefill,
-    });
-    let next = await parts.next();
-    for (; !next.done; next = await parts.next()) {
-      const { text, reasoning, tokens: count } = next.value;
-      if (tokens === 0) {
-        firstToken = performance.now();
-        announcement.value = 'Answering';
-      }
-      tokens += count;
-      message = {
-        ...message,
-        text: message.text + text,
-        ...((message.reasoning || reasoning) && { reasoning: (message.reasoning ?? '') + reasoning }),
-      };
-      show();
-    }
-    const { finish, usage } = next.value;
-    message = {
-      ...message,
-      stats: {
-        ...{ finish, codec: engine.info.codec, decodeRate: rate() },
-        // A prompt that was stopped is in the cache as far as it was read.
-        promptTokens: (tokens > 0 && usage?.promptTokens) || read,
-        reusedTokens: usage?.reusedTokens ?? 0,
-        completionTokens: usage?.completionTokens ?? tokens,
-        prefillSeconds: ((firstToken || performance.now()) - started) / 1000,
-      },
-    };
-    announcement.value = finish === 'cancelled' ? 'Stopped' : `Answer: ${message.text.slice(0, 300)}`;
-  } catch (error) {
-    const { message: reason } = error as Error;
-    message = { ...message, error: reason };
-    announcement.value = reason;
-    if (error instanceof EngineError && error.reason === 'key') void reconnect();
-  } finally {
-    show.cancel();
-    let isKept = false;
-    batch(() => {
-      run.value = undefined;
-      // The user may look at another conversation, or have deleted this one.
-      const saved = conversations.value.find(({ id }) => id === conversation.id);
-      if (saved) save({ ...saved, messages: [...saved.messages, message], updated: Date.now() });
-      isKept = saved !== undefined;
-    });
-    if (isKept && message.error === undefined)
-      engine.keep(conversation.id).catch(error => showNotice(`The cache could not be saved: ${error.message}`));
-  }
-}
-
-/** Answers that are shorter have no speed. */
-const MIN_RATE_SECONDS = 0.1;
-
-/** At most once per frame: tokens may come faster than they can be shown. */
-function createFrame(work: () => void) {
-  let frame: number | undefined;
-  const request = () => {
-    frame ??= requestAnimationFrame(() => {
-      frame = undefined;
-      work();
-    });
-  };
-  return Object.assign(request, { cancel: () => frame !== undefined && cancelAnimationFrame(frame) });
-}
-
-/** An answer that is cut off by closing the page is kept as far as it is. */
-addEventListener('pagehide', () => {
-  const answering = run.value;
-  const saved = conversations.value.find(({ id }) => id === answering?.conversation);
-  if (!answering?.message.text || !saved) return;
-  void writeConversation({ ...saved, messages: [...saved.messages, answering.message] });
-});

@@ -1,14 +1,16 @@
 /** The engine in use: opened at the start, and again when the user chooses another place, device or codec. */
 import { computed, signal } from '@preact/signals';
-import { openBrowser } from '../engine/browser.ts';
+import { type BrowserModel, openBrowser } from '../engine/browser.ts';
 import { cachesFor, DEFAULT_CACHE } from '../engine/codecs.ts';
 import { type CacheUse, type Engine, EngineError } from '../engine/engine.ts';
 import { openServer } from '../engine/server.ts';
+import { findStoredModel } from '../engine/storage.ts';
+import { announcement } from './notice.ts';
 import { apiKey, change, type Settings, settings } from './settings.ts';
 
 export interface Connection {
-  /** `locked`: a key is needed. */
-  phase: 'opening' | 'ready' | 'locked' | 'failed';
+  /** `locked`: a key is needed. `lost`: the server does not answer, and is asked again and again. */
+  phase: 'opening' | 'ready' | 'locked' | 'lost' | 'failed';
   /** Where the engine runs; without a server, in the browser. */
   place: Settings['place'];
   engine?: Engine;
@@ -20,56 +22,114 @@ export interface Connection {
 
 export const connection = signal<Connection>({ phase: 'opening', place: 'server' });
 /** Whether a server serves this page; false if it is a static host. */
-export const hasServer = signal(true);
-/** A file that the user has chosen as the model of this browser, until the page is left. */
-export const modelFile = signal<File | undefined>(undefined);
+export const hasServer = computed(() => !settings.value.isStaticHost);
+
+const savedModel = () => {
+  const { model } = settings.value;
+  return model && !('fileName' in model) ? model : undefined;
+};
+
 /** The model of this browser; undefined: Mimir. */
-export const browserModel = computed(() => modelFile.value ?? settings.value.modelUrl);
+export const browserModel = signal<BrowserModel | undefined>(savedModel());
+/** A file that was the model before the page was left. */
+export const missingFile = computed(() => {
+  const { model } = settings.value;
+  return !browserModel.value && model && 'fileName' in model ? model.fileName : undefined;
+});
 /** Of all conversations; undefined before it is known. */
 export const cacheUse = signal<CacheUse | undefined>(undefined);
 
 /** Counts attempts: only the last one counts. */
 let attempts = 0;
 
+/** Milliseconds before a server that is lost is asked again: more each time. */
+const MIN_PAUSE_MS = 1000;
+const MAX_PAUSE_MS = 30_000;
+
 /** Opens the engine of the settings, and closes the one before. */
-export async function reconnect(): Promise<void> {
-  const attempt = ++attempts;
+export const reconnect = (): Promise<void> => connect(++attempts);
+
+/** `losses`: how often in a row the server did not answer. */
+async function connect(attempt: number, losses = 0): Promise<void> {
   const { engine: previous } = connection.value;
+  let { place } = settings.value;
   const show = (changed: Omit<Connection, 'place'>) => {
     if (attempt === attempts) connection.value = { ...changed, place };
   };
-  let { place } = settings.value;
-  show({ phase: 'opening' });
+  const fail = (error: Error) => {
+    const reason = error instanceof EngineError ? error.reason : 'failed';
+    show({ phase: reason === 'key' ? 'locked' : reason === 'lost' ? 'lost' : 'failed', detail: error.message });
+    if (reason === 'lost')
+      setTimeout(
+        () => attempt === attempts && connect(attempt, losses + 1),
+        Math.min(MAX_PAUSE_MS, MIN_PAUSE_MS * 2 ** losses),
+      );
+  };
+  // What is said of a lost server stays until it is back.
+  if (losses === 0) show({ phase: 'opening' });
   await previous?.close();
   try {
     let engine: Engine | undefined;
-    if (place === 'server')
-      try {
-        engine = await openServer({
-          apiKey: apiKey.read(),
-          onWait: detail => show({ phase: 'opening', detail: `The server is ${detail}` }),
-        });
-      } catch (error) {
-        if (!(error instanceof EngineError) || error.reason !== 'absent') throw error;
-        hasServer.value = false;
-        place = 'browser';
-      }
-    engine ??= await openBrowser({
-      ...{ model: browserModel.value, device: settings.value.device, codec: settings.value.codec },
-      onProgress: (done, total) => show({ phase: 'opening', detail: 'Loading the model', progress: done / total }),
-    });
+    if (place === 'server') {
+      engine = await findServer(detail => show({ phase: 'opening', detail }));
+      if (!engine) place = 'browser';
+    }
+    engine ??= await openModel((done, total) =>
+      show({ phase: 'opening', detail: 'Loading the model', progress: done / total }),
+    );
     if (attempt !== attempts) return await engine.close();
     show({ phase: 'ready', engine });
+    if (losses > 0) announcement.value = 'The server is back';
     void refreshCacheUse();
-    void engine.ended.then(({ message }) => {
+    void engine.ended.then(error => {
       if (connection.value.engine !== engine) return;
-      show({ phase: 'failed', detail: message });
+      fail(error);
       void engine.close();
     });
   } catch (error) {
-    const isLocked = error instanceof EngineError && error.reason === 'key';
-    show({ phase: isLocked ? 'locked' : 'failed', detail: (error as Error).message });
+    fail(error as Error);
   }
+}
+
+/** Undefined: there is none where this page comes from. */
+async function findServer(onWait: (detail: string) => void): Promise<Engine | undefined> {
+  try {
+    const engine = await openServer({
+      apiKey: apiKey.read(),
+      onWait: detail => onWait(`The server is ${detail}`),
+    });
+    if (!hasServer.value) change({ isStaticHost: false });
+    return engine;
+  } catch (error) {
+    const reason = error instanceof EngineError ? error.reason : 'failed';
+    if (reason === 'absent') change({ isStaticHost: true });
+    // Without a network a static host does not answer either.
+    if (reason === 'absent' || (reason === 'lost' && !hasServer.value)) return undefined;
+    throw error;
+  }
+}
+
+/** The model before a change: one that turns out not to run is not opened again after a reload. */
+let lastGood = settings.value.model;
+
+async function openModel(onProgress: (done: number, total: number) => void): Promise<Engine> {
+  if (missingFile.value !== undefined)
+    throw new EngineError(
+      `${missingFile.value} was opened from a file, and a page may not open it again by itself. Choose it again.`,
+    );
+  const { device, codec } = settings.value;
+  const model = browserModel.value;
+  const engine = await openBrowser({ model, device, codec, onProgress }).catch(error => {
+    if (error instanceof EngineError && error.reason === 'model') change({ model: lastGood });
+    throw error;
+  });
+  const path = model && 'file' in model && model.isKept ? await findStoredModel(model.file) : undefined;
+  if (path) {
+    browserModel.value = { path };
+    change({ model: { path } });
+  }
+  lastGood = settings.value.model;
+  return engine;
 }
 
 /** Changes settings, and opens the engine that they name. */
@@ -79,10 +139,13 @@ export async function use(changed: Partial<Settings>): Promise<void> {
 }
 
 /** Opens a model in this browser; undefined: Mimir. */
-export function useModel(model: File | string | undefined): Promise<void> {
-  modelFile.value = model instanceof File ? model : undefined;
+export function useModel(model: BrowserModel | undefined): Promise<void> {
+  browserModel.value = model;
   const hasCodec = cachesFor(!model).some(({ name }) => name === settings.value.codec);
-  return use({ modelUrl: typeof model === 'string' ? model : undefined, ...(!hasCodec && { codec: DEFAULT_CACHE }) });
+  return use({
+    model: model && 'file' in model ? { fileName: model.file.name } : model,
+    ...(!hasCodec && { codec: DEFAULT_CACHE }),
+  });
 }
 
 export async function unlock(key: string): Promise<void> {

@@ -1,5 +1,5 @@
 /** A conversation as it is shown and saved. All of it is plain data; changes make new objects. */
-import type { Finish, Turn } from '../engine/engine.ts';
+import type { Finish, ModelInfo, Turn } from '../engine/engine.ts';
 
 /** A text that the user has added to a message. */
 export interface Attachment {
@@ -19,6 +19,7 @@ export interface AnswerStats {
   prefillSeconds: number;
   /** Tokens per second. */
   decodeRate: number;
+  model?: string;
   codec: string;
 }
 
@@ -31,6 +32,13 @@ export interface Message {
   attachments?: readonly Attachment[];
   stats?: AnswerStats;
   error?: string;
+  versions?: Versions;
+}
+
+/** Other versions of a message, each with the messages that followed it: those that are older, and those that are newer. */
+export interface Versions {
+  before: readonly (readonly Message[])[];
+  after: readonly (readonly Message[])[];
 }
 
 export interface Conversation {
@@ -61,6 +69,14 @@ export function titleOf(messages: readonly Message[]): string {
   return text.length > TITLE_LENGTH ? `${text.slice(0, TITLE_LENGTH - 1).trimEnd()}…` : text;
 }
 
+/** A conversation with other messages. A title that the user has not given follows the first question. */
+export const withMessages = (conversation: Conversation, messages: readonly Message[]): Conversation => ({
+  ...conversation,
+  messages,
+  title: conversation.title === titleOf(conversation.messages) ? titleOf(messages) : conversation.title,
+  updated: Date.now(),
+});
+
 /** Documents come before the question. They are named if there are several: a small model answers best without. */
 export function contentOf({ text, attachments = [] }: Message): string {
   const documents = attachments.map(({ name, text }) =>
@@ -69,11 +85,24 @@ export function contentOf({ text, attachments = [] }: Message): string {
   return [...documents, text].filter(Boolean).join('\n\n');
 }
 
-/** What the model reads: messages without text, such as failed answers, are left out. */
-export const turnsOf = (messages: readonly Message[]): Turn[] =>
-  messages
+/** What the model reads: messages without text, such as failed answers, are left out. `begun`: an answer that goes on. */
+export const turnsOf = (messages: readonly Message[], begun?: Message): Turn[] => [
+  ...messages
     .map(message => ({ role: message.role, content: contentOf(message) }))
-    .filter(({ content }) => content.length > 0);
+    .filter(({ content }) => content.length > 0),
+  ...(begun
+    ? [{ role: begun.role, content: begun.text, ...(begun.reasoning && { reasoning_content: begun.reasoning }) }]
+    : []),
+];
+
+/** Why an answer is not complete; undefined if it is. It can go on. */
+export function describeUnfinished({ stats, error }: Message): string | undefined {
+  if (error !== undefined) return '';
+  if (stats === undefined) return 'The page was left before this answer was complete.';
+  if (stats.finish === 'length') return 'Cut off: the maximum length is reached, or the context is full.';
+  if (stats.finish === 'loop') return 'Stopped: the answer repeated itself.';
+  return stats.finish === 'cancelled' ? 'Stopped.' : undefined;
+}
 
 /** The messages before one, and without it. */
 export const before = (messages: readonly Message[], id: string): readonly Message[] =>
@@ -82,8 +111,9 @@ export const before = (messages: readonly Message[], id: string): readonly Messa
     messages.findIndex(message => message.id === id),
   );
 
-/** Tokens in the cache after the last answer. */
-export function cachedTokens(messages: readonly Message[]): number {
+/** Tokens in the cache after the last answer: none, if it was made with another model or codec. */
+export function cachedTokens(messages: readonly Message[], { name, codec }: ModelInfo): number {
   const stats = messages.findLast(({ stats }) => stats)?.stats;
-  return stats ? stats.promptTokens + stats.completionTokens : 0;
+  if (stats?.codec !== codec || (stats.model ?? name) !== name) return 0;
+  return stats.promptTokens + stats.completionTokens;
 }

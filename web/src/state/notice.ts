@@ -17,3 +17,14 @@ export function showNotice(text: string): void {
 export const closeNotice = (): void => {
   notice.value = '';
 };
+
+/** What the user has just tried and cannot: shown each time. */
+export function refuse(text: string): void {
+  last = '';
+  showNotice(text);
+}
+
+export const describeStorageError = ({ name, message }: Error): string =>
+  name === 'QuotaExceededError'
+    ? 'the storage of this browser is full. Delete conversations or models that are not needed.'
+    : message;

@@ -11,15 +11,22 @@ export interface Settings {
   /** In this browser: `wasm` or `webgpu`, and the preset or codec of the cache. */
   device: string;
   codec: string;
-  /** In this browser: the address of the model; without one, Mimir. */
-  modelUrl?: string;
+  /** In this browser: the model's address; its path in the storage; or the name of a file that is not stored. Default: Mimir. */
+  model?: { url: string } | { path: string } | { fileName: string };
+  /** Whether there was no server where this page comes from. */
+  isStaticHost?: boolean;
   temperature: number;
+  /** Tokens of an answer; 0: as many as fit. */
+  maxTokens: number;
 }
 
 const KEY = 'kvasir.settings';
 const API_KEY = 'kvasir.apiKey';
 
-const defaults: Settings = { theme: 'auto', place: 'server', device: 'wasm', codec: DEFAULT_CACHE, temperature: 0.3 };
+const defaults: Settings = {
+  ...{ theme: 'auto', place: 'server', device: 'wasm', codec: DEFAULT_CACHE },
+  ...{ temperature: 0.3, maxTokens: 4096 },
+};
 
 function read(): Settings {
   try {

@@ -1,26 +1,33 @@
 /** The page: conversations, the one that is shown, and what runs. */
-import { type Signal, useSignal } from '@preact/signals';
+import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { readAddress } from '../compare/address.ts';
 import { Compare } from '../compare/compare.tsx';
 import { openAddress, stopComparing } from '../compare/comparison.ts';
 import { codecsFor } from '../engine/codecs.ts';
-import { current, messages, run, send, stop, tokensInCache } from '../state/chat.ts';
+import { messages, run, runs, tokensInCache } from '../state/answering.ts';
+import { send, startNew, stop } from '../state/chat.ts';
 import { browserModel, connection } from '../state/connection.ts';
+import { current } from '../state/conversations.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement, closeNotice, notice } from '../state/notice.ts';
 import { Composer } from './composer.tsx';
-import { Drawer } from './drawer.tsx';
+import { DeletionDialog } from './deletion.tsx';
+import { Dialog } from './dialog.tsx';
 import { DropTarget } from './drop-target.tsx';
 import { Failure } from './failure.tsx';
 import { CloseIcon, CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
 import { Inspector } from './inspector.tsx';
+import { ShortcutList, useShortcuts } from './shortcuts.tsx';
 import { Sidebar } from './sidebar.tsx';
 import { Thread } from './thread.tsx';
+import { TransferDialog } from './transfer-dialog.tsx';
 import { Unlock } from './unlock.tsx';
 
+/** As in layout.css. */
+const NARROW = '(max-width: 820px)';
+
 export function App() {
-  const draft = useSignal('');
   const isComparing = useSignal(false);
   const drawer = useSignal<'menu' | 'details' | undefined>(undefined);
   const closeDrawer = () => {
@@ -35,16 +42,24 @@ export function App() {
     closeDrawer();
   };
 
-  useEffect(() => {
-    const onKeyDown = (event: KeyboardEvent) => {
-      // There it closes the panel.
-      if (event.key !== 'Escape' || document.querySelector('dialog[open]')) return;
+  const write = () => document.getElementById('composer')?.focus();
+  useShortcuts({
+    stop() {
       stop();
       stopComparing();
-    };
-    addEventListener('keydown', onKeyDown);
-    return () => removeEventListener('keydown', onKeyDown);
-  }, []);
+    },
+    startNew() {
+      startNew();
+      showChat();
+      write();
+    },
+    search() {
+      // On a narrow screen the list is in a drawer, which has the field too.
+      if (matchMedia(NARROW).matches) drawer.value = 'menu';
+      else document.querySelector<HTMLElement>('.left [type=search]')?.focus();
+    },
+    write,
+  });
 
   useEffect(() => {
     const openShared = () => {
@@ -104,16 +119,19 @@ export function App() {
       <aside class="left wide-enough" aria-label="Saved conversations">
         <Sidebar onChoose={showChat} />
       </aside>
-      <main>{isComparing.value ? <Compare draft={draft} /> : <Body draft={draft} />}</main>
+      <main>{isComparing.value ? <Compare /> : <Body />}</main>
       <aside class="right wide-enough" aria-label="Cache and model">
         <Inspector />
       </aside>
-      <Drawer title="Conversations" isOpen={drawer.value === 'menu'} onClose={closeDrawer}>
+      <Dialog kind="drawer" title="Conversations" isOpen={drawer.value === 'menu'} onClose={closeDrawer}>
         <Sidebar onChoose={showChat} />
-      </Drawer>
-      <Drawer title="Cache and model" isOpen={drawer.value === 'details'} onClose={closeDrawer}>
+      </Dialog>
+      <Dialog kind="drawer" title="Cache and model" isOpen={drawer.value === 'details'} onClose={closeDrawer}>
         <Inspector />
-      </Drawer>
+      </Dialog>
+      <DeletionDialog />
+      <ShortcutList />
+      <TransferDialog />
       <DropTarget />
       <div class="hidden" role="status" aria-live="polite">
         {announcement.value}
@@ -122,20 +140,19 @@ export function App() {
   );
 }
 
-function Body({ draft }: { draft: Signal<string> }) {
+function Body() {
   const { phase } = connection.value;
   if (phase === 'locked') return <Unlock />;
   return (
     <>
-      <Thread draft={draft} />
+      <Thread />
       <div class="bottom">
-        {phase === 'failed' && <Failure />}
+        {(phase === 'failed' || phase === 'lost') && <Failure />}
         <Notice />
         <Composer
-          draft={draft}
           placeholder={messages.value.length > 0 ? 'Reply…' : 'Ask, or drop a document…'}
           isRunning={run.value !== undefined}
-          onSend={(text, attachments) => void send(text, attachments)}
+          onSend={() => void send()}
           onStop={stop}
         />
       </div>
@@ -161,9 +178,9 @@ function ModelBadge() {
   if (!engine)
     return (
       <p class="badge quiet">
-        {phase === 'failed' && (
+        {(phase === 'failed' || phase === 'lost') && (
           <>
-            <span class="dot failed" /> No model
+            <span class="dot failed" /> {phase === 'lost' ? 'No server' : 'No model'}
           </>
         )}
         {phase === 'opening' && `${detail ?? 'Connecting'}${progress ? ` ${Math.round(100 * progress)} %` : '…'}`}
@@ -172,7 +189,7 @@ function ModelBadge() {
   const { fraction } = gaugeOf(tokensInCache.value, engine.info);
   return (
     <p class="badge">
-      <span class={run.value ? 'dot running' : 'dot'} />
+      <span class={runs.value.size > 0 ? 'dot running' : 'dot'} />
       <span class="badge-name">{engine.info.name}</span>
       <span class="chip">{engine.info.codec}</span>
       <span class="mini-meter" aria-hidden="true">

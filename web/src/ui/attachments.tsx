@@ -1,14 +1,12 @@
 /** Documents that are added to a message. */
-import { batch, signal } from '@preact/signals';
+import { signal } from '@preact/signals';
 import { readDocument } from '../documents/read-document.ts';
 import { formatBytes, formatCount } from '../format.ts';
-import { connection } from '../state/connection.ts';
 import { type Attachment, newId } from '../state/conversation.ts';
-import { announcement } from '../state/notice.ts';
+import { current } from '../state/conversations.ts';
+import { addText } from '../state/drafts.ts';
 import { CloseIcon, DocumentIcon } from './icons.tsx';
 
-/** Of the message that is being written. */
-export const attachments = signal<readonly Attachment[]>([]);
 export const attachmentError = signal('');
 
 /** Documents that are being read. */
@@ -17,6 +15,8 @@ export const reading = signal<readonly { id: string; name: string; fraction: num
 /** Adds files one after the other, in their order. One that cannot be read does not keep the others out. */
 export async function addFiles(files: Iterable<File>): Promise<void> {
   attachmentError.value = '';
+  // Reading takes a while, in which the user may open another conversation.
+  const conversation = current.value.id;
   const waiting = [...files].map(file => ({ id: newId(), file }));
   reading.value = [...reading.value, ...waiting.map(({ id, file: { name } }) => ({ id, name, fraction: 0 }))];
   const problems: string[] = [];
@@ -27,7 +27,7 @@ export async function addFiles(files: Iterable<File>): Promise<void> {
     try {
       const text = await readDocument(file, onProgress);
       // Tokens are counted later: the next document need not wait for it.
-      void addText(file.name, text);
+      void addText(file.name, text, conversation);
     } catch (error) {
       problems.push((error as Error).message);
       attachmentError.value = problems.join(' ');
@@ -36,20 +36,6 @@ export async function addFiles(files: Iterable<File>): Promise<void> {
     }
   }
 }
-
-export async function addText(name: string, text: string): Promise<void> {
-  const added: Attachment = { id: newId(), name, text };
-  batch(() => {
-    attachments.value = [...attachments.value, added];
-    announcement.value = `${name} added`;
-  });
-  const tokens = await connection.value.engine?.countTokens(text).catch(() => undefined);
-  attachments.value = attachments.value.map(item => (item.id === added.id ? { ...item, tokens } : item));
-}
-
-export const removeAttachment = (id: string): void => {
-  attachments.value = attachments.value.filter(item => item.id !== id);
-};
 
 /** Documents that are being read, and how far. */
 export const ReadingCards = () =>

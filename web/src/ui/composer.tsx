@@ -1,42 +1,34 @@
 /** Where the user writes: text, documents, send and stop. */
-import { type Signal, useComputed, useSignal } from '@preact/signals';
+import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { ACCEPTED } from '../documents/read-document.ts';
 import { formatCount } from '../format.ts';
-import { tokensInCache } from '../state/chat.ts';
+import { tokensInCache } from '../state/answering.ts';
 import { connection } from '../state/connection.ts';
-import type { Attachment } from '../state/conversation.ts';
-import {
-  AttachmentCard,
-  addFiles,
-  attachmentError,
-  attachments,
-  ReadingCards,
-  reading,
-  removeAttachment,
-} from './attachments.tsx';
+import { changeDraft, draft, removeAttachment } from '../state/drafts.ts';
+import { AttachmentCard, addFiles, attachmentError, ReadingCards, reading } from './attachments.tsx';
 import { AttachIcon, SendIcon, StopIcon } from './icons.tsx';
 
 interface ComposerProps {
-  /** The text that is being written; suggestions set it. */
-  draft: Signal<string>;
   placeholder: string;
   isRunning: boolean;
-  onSend(text: string, attachments: readonly Attachment[]): void;
+  /** Takes the draft, if it can. */
+  onSend(): void;
   onStop(): void;
 }
 
-export function Composer({ draft, placeholder, isRunning, onSend, onStop }: ComposerProps) {
+export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerProps) {
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
   const isComposing = useSignal(false);
   const { engine } = connection.value;
-  const canSend =
-    engine && !isRunning && reading.value.length === 0 && (draft.value.trim() !== '' || attachments.value.length > 0);
+  const { text, attachments } = draft.value;
+  const isReading = reading.value.length > 0;
+  const canSend = engine && !isRunning && !isReading && (text.trim() !== '' || attachments.length > 0);
 
   const overflow = useComputed(() => {
     const info = connection.value.engine?.info;
-    const added = attachments.value.reduce((sum, { tokens = 0 }) => sum + tokens, 0);
+    const added = draft.value.attachments.reduce((sum, { tokens = 0 }) => sum + tokens, 0);
     const missing = info ? tokensInCache.value + added - info.context : 0;
     return missing > 0
       ? `This is ${formatCount(missing)} tokens more than the context of ${formatCount(info!.context)} tokens.`
@@ -49,21 +41,18 @@ export function Composer({ draft, placeholder, isRunning, onSend, onStop }: Comp
     if (!area) return;
     area.style.height = 'auto';
     area.style.height = `${area.scrollHeight}px`;
-  }, [draft.value, placeholder]);
+  }, [text, placeholder]);
 
   useEffect(() => field.current?.focus(), []);
 
   const submit = (event?: Event) => {
     event?.preventDefault();
-    if (!canSend) return;
-    onSend(draft.value.trim(), attachments.value);
-    draft.value = '';
-    attachments.value = [];
+    if (canSend) onSend();
   };
 
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === 'Enter' && !event.shiftKey && !isComposing.value) submit(event);
-    if (event.key === 'ArrowUp' && draft.value === '') editLast(event);
+    if (event.key === 'ArrowUp' && text === '') editLast(event);
   };
 
   const onPaste = (event: ClipboardEvent) => {
@@ -76,9 +65,9 @@ export function Composer({ draft, placeholder, isRunning, onSend, onStop }: Comp
   const problem = attachmentError.value || overflow.value;
   return (
     <form class="composer" onSubmit={submit}>
-      {(attachments.value.length > 0 || reading.value.length > 0) && (
+      {(attachments.length > 0 || isReading) && (
         <div class="attachments">
-          {attachments.value.map(item => (
+          {attachments.map(item => (
             <AttachmentCard key={item.id} attachment={item} onRemove={() => removeAttachment(item.id)} />
           ))}
           <ReadingCards />
@@ -96,10 +85,8 @@ export function Composer({ draft, placeholder, isRunning, onSend, onStop }: Comp
         aria-label="Message"
         aria-describedby="composer-help"
         placeholder={placeholder}
-        value={draft.value}
-        onInput={event => {
-          draft.value = event.currentTarget.value;
-        }}
+        value={text}
+        onInput={event => changeDraft({ text: event.currentTarget.value })}
         onKeyDown={onKeyDown}
         onPaste={onPaste}
         onCompositionStart={() => {

@@ -1,9 +1,12 @@
 /** Where the model runs, and the preset or codec of its cache; what the engine in use cannot change is not shown. */
-import { useRef } from 'preact/hooks';
+import type { BrowserModel } from '../engine/browser.ts';
 import { cachesFor } from '../engine/codecs.ts';
-import { run } from '../state/chat.ts';
-import { browserModel, connection, hasServer, use, useModel } from '../state/connection.ts';
+import { canStore } from '../engine/storage.ts';
+import { formatBytes } from '../format.ts';
+import { runs } from '../state/answering.ts';
+import { browserModel, connection, hasServer, missingFile, use, useModel } from '../state/connection.ts';
 import { type Settings, settings } from '../state/settings.ts';
+import { ModelFileButton } from './model-file-button.tsx';
 
 type Place = Pick<Settings, 'place' | 'device'>;
 
@@ -22,7 +25,7 @@ const canUseGpu = 'gpu' in navigator;
 export function EnginePicker() {
   const { place } = connection.value;
   const choices = CHOICES.filter(([, choice]) => (choice === SERVER ? hasServer.value : choice === CPU || canUseGpu));
-  const isBusy = run.value !== undefined || connection.value.phase === 'opening';
+  const isBusy = runs.value.size > 0 || connection.value.phase === 'opening';
   const used = choices.findIndex(
     ([, choice]) => choice.place === place && (place === 'server' || choice.device === settings.value.device),
   );
@@ -54,39 +57,38 @@ export function EnginePicker() {
 }
 
 function ModelPicker({ isBusy }: { isBusy: boolean }) {
-  const picker = useRef<HTMLInputElement>(null);
+  const model = browserModel.value;
   return (
     <div class="field">
       <span>
-        Model: <strong>{nameOf(browserModel.value)}</strong>
+        Model: <strong>{missingFile.value ?? nameOf(model)}</strong>
       </span>
+      {model && 'file' in model && canStore && (
+        <span class="quiet">
+          Open until the page is left.{' '}
+          <button
+            type="button"
+            class="button slim"
+            disabled={isBusy}
+            onClick={() => void useModel({ ...model, isKept: true })}
+          >
+            Keep it in this browser ({formatBytes(model.file.size)})
+          </button>
+        </span>
+      )}
       <span class="row">
-        <button type="button" class="button slim" disabled={isBusy} onClick={() => picker.current?.click()}>
-          Open a .gguf file
-        </button>
-        {browserModel.value && (
+        <ModelFileButton label="Open a .gguf file" isDisabled={isBusy} />
+        {(model || missingFile.value !== undefined) && (
           <button type="button" class="button slim" disabled={isBusy} onClick={() => useModel(undefined)}>
             Mimir
           </button>
         )}
       </span>
-      <input
-        ref={picker}
-        type="file"
-        hidden
-        accept=".gguf"
-        onChange={event => {
-          const { currentTarget: input } = event;
-          if (input.files?.[0]) useModel(input.files[0]);
-          // The same file can be chosen again after it has changed.
-          input.value = '';
-        }}
-      />
       <form
         class="row address"
         onSubmit={event => {
           event.preventDefault();
-          useModel(String(new FormData(event.currentTarget).get('url')));
+          void useModel({ url: String(new FormData(event.currentTarget).get('url')) });
         }}
       >
         <input
@@ -105,11 +107,12 @@ function ModelPicker({ isBusy }: { isBusy: boolean }) {
   );
 }
 
-/** A file's name, or the end of its address. */
-function nameOf(model: File | string | undefined): string {
+/** A file's name, or the end of its address or path. */
+function nameOf(model: BrowserModel | undefined): string {
   if (model === undefined) return 'Mimir';
-  if (model instanceof File) return model.name;
-  return decodeURIComponent(new URL(model, document.baseURI).pathname.split('/').pop() ?? model);
+  if ('file' in model) return model.file.name;
+  const path = 'path' in model ? model.path : decodeURIComponent(new URL(model.url, document.baseURI).pathname);
+  return path.split('/').at(-1) || path;
 }
 
 function CachePicker({ isBusy }: { isBusy: boolean }) {

@@ -2,7 +2,7 @@
 import { useEffect } from 'preact/hooks';
 import type { ModelInfo } from '../engine/engine.ts';
 import { formatBytes, formatCount, formatRate, formatSmall } from '../format.ts';
-import { messages, run, tokensInCache } from '../state/chat.ts';
+import { messages, run, tokensInCache } from '../state/answering.ts';
 import { cacheUse, connection, refreshCacheUse } from '../state/connection.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { change, settings } from '../state/settings.ts';
@@ -128,8 +128,11 @@ function SpeedCard() {
   );
 }
 
+/** Tokens of an answer; 0: as many as fit. */
+const LENGTHS = [256, 512, 1024, 2048, 4096, 8192, 16384, 0];
+
 function Sampling() {
-  const { temperature } = settings.value;
+  const { temperature, maxTokens } = settings.value;
   return (
     <section class="card" aria-labelledby="sampling-title">
       <h2 id="sampling-title">Answers</h2>
@@ -145,6 +148,16 @@ function Sampling() {
           value={temperature}
           onInput={event => change({ temperature: event.currentTarget.valueAsNumber })}
         />
+      </label>
+      <label class="field">
+        <span>Maximum length</span>
+        <select value={String(maxTokens)} onChange={event => change({ maxTokens: Number(event.currentTarget.value) })}>
+          {LENGTHS.map(length => (
+            <option key={length} value={String(length)}>
+              {length === 0 ? 'As long as the context' : `${formatCount(length)} tokens`}
+            </option>
+          ))}
+        </select>
       </label>
     </section>
   );

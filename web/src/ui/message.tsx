@@ -2,11 +2,13 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { formatCount, formatRate, formatSeconds } from '../format.ts';
-import { edit, fork, type Run, regenerate } from '../state/chat.ts';
-import type { AnswerStats, Message } from '../state/conversation.ts';
+import type { Run } from '../state/answering.ts';
+import { answerLast, edit, fork, goOn, regenerate, showVersion } from '../state/chat.ts';
+import { connection } from '../state/connection.ts';
+import { type AnswerStats, describeUnfinished, type Message } from '../state/conversation.ts';
 import { AttachmentCard } from './attachments.tsx';
 import { CopyButton } from './copy-button.tsx';
-import { EditIcon, ForkIcon, RetryIcon } from './icons.tsx';
+import { EditIcon, ForkIcon, NextIcon, PreviousIcon, RetryIcon } from './icons.tsx';
 import { Markdown } from './markdown.tsx';
 
 interface MessageProps {
@@ -15,13 +17,15 @@ interface MessageProps {
   run?: Run;
   /** Whether something runs, so that nothing may be changed. */
   isBusy: boolean;
+  /** Of the conversation. */
+  isLast: boolean;
 }
 
 export function MessageView(props: MessageProps) {
   return props.message.role === 'user' ? <Question {...props} /> : <Answer {...props} />;
 }
 
-function Question({ message, isBusy }: MessageProps) {
+function Question({ message, isBusy, isLast }: MessageProps) {
   const isEditing = useSignal(false);
   return (
     <article class="message question" aria-label="You">
@@ -43,7 +47,8 @@ function Question({ message, isBusy }: MessageProps) {
         message.text && <div class="bubble">{message.text}</div>
       )}
       {!isEditing.value && (
-        <div class="actions">
+        <div class={message.versions ? 'actions has-versions' : 'actions'}>
+          <VersionPicker message={message} isBusy={isBusy} />
           <button
             type="button"
             class="icon-button small"
@@ -59,6 +64,7 @@ function Question({ message, isBusy }: MessageProps) {
           <CopyButton text={message.text} />
         </div>
       )}
+      {isLast && !isBusy && <GoOn reason="Not answered yet." label="Answer" onClick={() => void answerLast()} />}
     </article>
   );
 }
@@ -93,7 +99,7 @@ function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string)
         }}
       />
       <div class="editor-row">
-        <span class="editor-note quiet">What follows is replaced.</span>
+        <span class="editor-note quiet">The earlier version is kept.</span>
         <button type="button" class="button" onClick={onCancel}>
           Cancel
         </button>
@@ -105,8 +111,10 @@ function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string)
   );
 }
 
-function Answer({ message, run, isBusy }: MessageProps) {
+function Answer({ message, run, isBusy, isLast }: MessageProps) {
   const { text, reasoning, error, stats } = message;
+  const hasBegun = Boolean(text || reasoning);
+  const unfinished = run || !isLast ? undefined : describeUnfinished(message);
   return (
     <article class="message answer" aria-label="Answer" aria-busy={run !== undefined}>
       {reasoning && (
@@ -122,8 +130,16 @@ function Answer({ message, run, isBusy }: MessageProps) {
           {error}
         </p>
       )}
+      {unfinished !== undefined && (
+        <GoOn
+          reason={unfinished}
+          label={hasBegun ? 'Go on' : 'Answer'}
+          onClick={() => void (hasBegun ? goOn(message) : regenerate(message))}
+        />
+      )}
       {!run && (
         <div class="actions">
+          <VersionPicker message={message} isBusy={isBusy} />
           <button
             type="button"
             class="icon-button small"
@@ -144,10 +160,42 @@ function Answer({ message, run, isBusy }: MessageProps) {
   );
 }
 
+/** The versions of a message, if there are several. */
+function VersionPicker({ message, isBusy }: Pick<MessageProps, 'message' | 'isBusy'>) {
+  if (!message.versions) return null;
+  const { before, after } = message.versions;
+  return (
+    <>
+      <button
+        type="button"
+        class="icon-button small"
+        disabled={isBusy || before.length === 0}
+        onClick={() => showVersion(message, -1)}
+        aria-label="Previous version"
+      >
+        <PreviousIcon />
+      </button>
+      <span class="quiet versions">
+        {before.length + 1} / {before.length + 1 + after.length}
+      </span>
+      <button
+        type="button"
+        class="icon-button small"
+        disabled={isBusy || after.length === 0}
+        onClick={() => showVersion(message, 1)}
+        aria-label="Next version"
+      >
+        <NextIcon />
+      </button>
+    </>
+  );
+}
+
 function describeStats({ finish, completionTokens, decodeRate, reusedTokens, codec }: AnswerStats): string {
   return [
     finish === 'cancelled' && 'stopped',
-    finish === 'length' && 'cut off: the context or the limit is full',
+    finish === 'length' && 'cut off',
+    finish === 'loop' && 'repeated itself',
     `${formatCount(completionTokens)} tokens`,
     decodeRate > 0 && formatRate(decodeRate),
     reusedTokens > 0 && `${formatCount(reusedTokens)} reused`,
@@ -155,6 +203,18 @@ function describeStats({ finish, completionTokens, decodeRate, reusedTokens, cod
   ]
     .filter(Boolean)
     .join(' · ');
+}
+
+/** What is missing, and how to get it. */
+function GoOn({ reason, label, onClick }: { reason: string; label: string; onClick(): void }) {
+  return (
+    <p class="go-on">
+      {reason && <span class="quiet">{reason}</span>}
+      <button type="button" class="button slim" disabled={!connection.value.engine} onClick={onClick}>
+        {label}
+      </button>
+    </p>
+  );
 }
 
 /** While the prompt is read. */

@@ -3,9 +3,12 @@ import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { canStore, deleteStoredFiles, readStorage, type Storage } from '../engine/storage.ts';
 import { formatBytes, formatCount } from '../format.ts';
-import { conversations, removeAll, run } from '../state/chat.ts';
+import { runs } from '../state/answering.ts';
+import { removeAll } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
+import { conversations } from '../state/conversations.ts';
 import { showNotice } from '../state/notice.ts';
+import { askToDelete } from './deletion.tsx';
 import { DeleteIcon } from './icons.tsx';
 
 export function StorageCard() {
@@ -18,7 +21,7 @@ export function StorageCard() {
     await refresh();
   };
   // Models and caches are stored when one is loaded, and after an answer.
-  useEffect(() => void refresh(), [connection.value.phase, run.value === undefined, conversations.value.length]);
+  useEffect(() => void refresh(), [connection.value.phase, runs.value.size, conversations.value.length]);
   const { models = [], caches, usage = 0, quota = 0 } = storage.value ?? {};
   const count = conversations.value.length;
   return (
@@ -31,14 +34,20 @@ export function StorageCard() {
             {!!caches?.count && <span class="quiet">, caches {formatBytes(caches.bytes)}</span>}
           </span>
         </li>
-        {models.map(({ name, path, bytes }) => (
-          <li key={path}>
+        {models.map(({ name, folder, bytes }) => (
+          <li key={folder}>
             <span class="stored-name">{name}</span>
             <span class="quiet">{formatBytes(bytes)}</span>
             <button
               type="button"
               class="icon-button small"
-              onClick={() => confirm(`Delete ${name}? It must be downloaded again.`) && void remove(path)}
+              onClick={() =>
+                askToDelete({
+                  question: `Delete ${name}?`,
+                  detail: 'Then it must be downloaded or chosen again.',
+                  onConfirm: () => void remove(folder),
+                })
+              }
               aria-label={`Delete ${name}`}
             >
               <DeleteIcon />
@@ -52,7 +61,11 @@ export function StorageCard() {
         </p>
       )}
       {(count > 0 || models.length > 0 || !!caches?.count) && (
-        <button type="button" class="button slim" onClick={() => confirm(DELETE_ALL) && void remove()}>
+        <button
+          type="button"
+          class="button slim"
+          onClick={() => askToDelete({ ...DELETE_ALL, onConfirm: () => void remove() })}
+        >
           Delete all that is stored
         </button>
       )}
@@ -60,4 +73,7 @@ export function StorageCard() {
   );
 }
 
-const DELETE_ALL = 'Delete all conversations, their caches and the models that this site has stored?';
+const DELETE_ALL = {
+  question: 'Delete all that is stored?',
+  detail: 'All conversations, their caches, and the models that this site has stored.',
+};

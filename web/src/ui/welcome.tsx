@@ -1,13 +1,12 @@
 /** An empty conversation: what one can do here. */
-import type { Signal } from '@preact/signals';
 import { connection } from '../state/connection.ts';
+import { addText, changeDraft } from '../state/drafts.ts';
 import { loadSample } from '../state/sample.ts';
-import { addText } from './attachments.tsx';
 
-export function Welcome({ draft }: { draft: Signal<string> }) {
+export function Welcome() {
   const { engine } = connection.value;
   const ask = (text: string) => {
-    draft.value = text;
+    changeDraft({ text });
     document.getElementById('composer')?.focus();
   };
   const readSample = async () => {

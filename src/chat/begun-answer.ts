@@ -1,0 +1,40 @@
+/** The beginning of an answer as the model would have written it, in its own format: so that it goes on there. */
+import { CHANNEL, END, MESSAGE, START } from '../model/channels.ts';
+import type { AnswerStart } from '../model/chat.ts';
+import { type ChatMessage, textOf } from '../model/message.ts';
+import { optionError } from '../util/errors.ts';
+
+interface BegunFormat {
+  channels: boolean;
+  /** `open`: the prompt has opened the reasoning. `optional`: the answer may. */
+  reasoning?: 'open' | 'optional';
+}
+
+export function writeBegunAnswer(message: ChatMessage, { channels, reasoning: mode }: BegunFormat): AnswerStart {
+  const { reasoning_content: reasoning = '' } = message;
+  const text = textOf(message);
+  if (channels)
+    return [
+      ...(reasoning ? [{ marker: `${CHANNEL}analysis${MESSAGE}` }, { text: reasoning }] : []),
+      ...(reasoning && text ? [{ marker: `${END}${START}assistant` }] : []),
+      ...(text ? [{ marker: `${CHANNEL}final${MESSAGE}` }, { text }] : []),
+    ];
+  const isOpened = mode === 'open' || (mode === 'optional' && reasoning !== '');
+  return [
+    ...(mode === 'optional' && reasoning ? [{ marker: '<think>\n' }] : []),
+    ...(isOpened ? [{ text: reasoning }] : []),
+    ...(isOpened && text ? [{ marker: '\n</think>\n\n' }] : []),
+    { text },
+  ];
+}
+
+/** The messages before an answer that goes on, and its beginning. */
+export function splitBegunAnswer(messages: readonly ChatMessage[]): [readonly ChatMessage[], ChatMessage] {
+  const last = messages.at(-1);
+  if (last?.role !== 'assistant' || last.tool_calls?.length)
+    throw optionError(
+      'continueAnswer',
+      "needs a last message with the role 'assistant', without tool calls: the beginning of the answer.",
+    );
+  return [messages.slice(0, -1), last];
+}

@@ -1,0 +1,217 @@
+/** Answers that are being made: at most one per conversation, in all tabs together. */
+import { batch, computed, signal } from '@preact/signals';
+import { type Engine, EngineError } from '../engine/engine.ts';
+import { connection, reconnect } from './connection.ts';
+import { type Conversation, cachedTokens, type Message, newId, turnsOf, type Versions } from './conversation.ts';
+import { current, findConversation, save } from './conversations.ts';
+import { announcement, refuse, showNotice } from './notice.ts';
+import { settings } from './settings.ts';
+import { keepUnfinished, readUnfinished } from './unfinished.ts';
+
+/** An answer that is being made. */
+export interface Run {
+  /** The message that grows. */
+  message: Message;
+  /** Of the prompt; undefined before the engine has begun with it. */
+  prefill?: { done: number; total: number; secondsLeft?: number };
+  tokens: number;
+  /** Tokens per second so far. */
+  rate: number;
+  stop(): void;
+}
+
+/** By conversation. */
+export const runs = signal<ReadonlyMap<string, Run>>(new Map());
+
+/** Of the conversation that is shown. */
+export const run = computed(() => runs.value.get(current.value.id));
+
+/** The messages that are shown: the saved ones, and the one that grows. */
+export const messages = computed<readonly Message[]>(() =>
+  run.value ? [...current.value.messages, run.value.message] : current.value.messages,
+);
+
+/** Tokens of this conversation in the cache, while an answer runs too. */
+export const tokensInCache = computed(() => {
+  const { prefill, tokens } = run.value ?? { tokens: 0 };
+  if (prefill) return (tokens > 0 ? prefill.total : prefill.done) + tokens;
+  const { engine } = connection.value;
+  return engine ? cachedTokens(current.value.messages, engine.info) : 0;
+});
+
+const setRun = (conversation: string, run: Run | undefined): void => {
+  const rest = [...runs.value].filter(([id]) => id !== conversation);
+  runs.value = new Map(run ? [...rest, [conversation, run]] : rest);
+};
+
+export interface AnswerOptions {
+  /** An answer that goes on. */
+  begun?: Message;
+  /** Of the answer that is made. */
+  versions?: Versions;
+  /** Called when nothing stands in the way of the answer. */
+  onStart?(): void;
+}
+
+/** Runs alone in all tabs; undefined: another one has the lock. */
+async function withLock(
+  conversation: string,
+  options: { ifAvailable: boolean },
+  work: (isFree: boolean) => Promise<void>,
+): Promise<void> {
+  // Without https there are no locks.
+  if (!navigator.locks) return work(true);
+  await navigator.locks.request(`kvasir conversation ${conversation}`, options, lock => work(lock !== null));
+}
+
+/** Conversations whose answer is about to begin. */
+const starting = new Set<string>();
+
+/** Answers the last message of a conversation. */
+export async function answer(conversation: Conversation, options: AnswerOptions = {}): Promise<void> {
+  const { engine } = connection.value;
+  const { id } = conversation;
+  if (!engine || runs.value.has(id) || starting.has(id)) return;
+  if (runs.value.size >= engine.info.maxAnswers)
+    return refuse(`${runs.value.size} answers are being made, as many as run at a time. Wait for one, or stop it.`);
+  starting.add(id);
+  try {
+    await withLock(id, { ifAvailable: true }, async isFree => {
+      starting.delete(id);
+      if (isFree) await answerWith(engine, conversation, options);
+      else refuse('Another tab answers in this conversation. Wait until it is done, then ask again.');
+    });
+  } finally {
+    starting.delete(id);
+  }
+}
+
+/** At least this often an answer is saved while it grows. */
+const SAVE_MS = 1000;
+
+async function answerWith(engine: Engine, conversation: Conversation, { begun, versions, onStart }: AnswerOptions) {
+  const { id } = conversation;
+  const abort = new AbortController();
+  const started = performance.now();
+  let message: Message = begun
+    ? { ...begun, stats: undefined, error: undefined }
+    : { id: newId(), role: 'assistant', text: '', ...(versions && { versions }) };
+  let tokens = 0;
+  let firstToken = 0;
+  const rate = () => {
+    const seconds = (performance.now() - firstToken) / 1000;
+    // A few tokens that arrive together tell nothing.
+    return tokens > 1 && seconds > MIN_RATE_SECONDS ? (tokens - 1) / seconds : 0;
+  };
+  const update = (changed: Partial<Run>) => {
+    const run = runs.value.get(id);
+    if (run) setRun(id, { ...run, ...changed });
+  };
+  const show = createFrame(() => update({ message, tokens, rate: rate() }));
+  const keep = () => message.text + (message.reasoning ?? '') && keepUnfinished('answers', id, message);
+  const timer = setInterval(keep, SAVE_MS);
+  addEventListener('pagehide', keep);
+  keep();
+  batch(() => {
+    void save(conversation);
+    setRun(id, { message, tokens, rate: 0, stop: () => abort.abort() });
+    announcement.value = 'Reading the prompt';
+    onStart?.();
+  });
+  /** Tokens of the prompt in the cache: at first, and now. */
+  let found: number | undefined;
+  let read = 0;
+  const onPrefill = (done: number, total: number) => {
+    found ??= done;
+    read = done;
+    const seconds = (performance.now() - started) / 1000;
+    const secondsLeft = done > found ? (seconds * (total - done)) / (done - found) : undefined;
+    update({ prefill: { done, total, secondsLeft } });
+  };
+  try {
+    const { temperature, maxTokens } = settings.value;
+    const parts = engine.ask(turnsOf(conversation.messages, begun), {
+      ...{ conversation: id, temperature, maxTokens: maxTokens || undefined, stopLoops: true },
+      ...{ continueAnswer: begun !== undefined, signal: abort.signal, onPrefill },
+    });
+    let next = await parts.next();
+    for (; !next.done; next = await parts.next()) {
+      const { text, reasoning, tokens: count } = next.value;
+      if (tokens === 0) {
+        firstToken = performance.now();
+        announcement.value = 'Answering';
+      }
+      tokens += count;
+      message = {
+        ...message,
+        text: message.text + text,
+        ...((message.reasoning || reasoning) && { reasoning: (message.reasoning ?? '') + reasoning }),
+      };
+      show();
+    }
+    const { finish, usage } = next.value;
+    const { name: model, codec } = engine.info;
+    message = {
+      ...message,
+      stats: {
+        ...{ finish, model, codec, decodeRate: rate() },
+        // A prompt that was stopped is in the cache as far as it was read.
+        promptTokens: (tokens > 0 && usage?.promptTokens) || read,
+        reusedTokens: usage?.reusedTokens ?? 0,
+        completionTokens: usage?.completionTokens ?? tokens,
+        prefillSeconds: ((firstToken || performance.now()) - started) / 1000,
+      },
+    };
+    announcement.value = finish === 'cancelled' ? 'Stopped' : `Answer: ${message.text.slice(0, 300)}`;
+  } catch (error) {
+    const { message: reason } = error as Error;
+    message = { ...message, error: reason };
+    announcement.value = reason;
+    if (error instanceof EngineError && error.reason === 'key') void reconnect();
+  } finally {
+    show.cancel();
+    clearInterval(timer);
+    removeEventListener('pagehide', keep);
+    // The user may look at another conversation, or have deleted this one.
+    const isKept = findConversation(id) !== undefined;
+    await batch(() => {
+      setRun(id, undefined);
+      return isKept && append(id, message);
+    });
+    keepUnfinished('answers', id, undefined);
+    if (isKept && message.error === undefined)
+      engine.keep(id).catch(error => showNotice(`The cache could not be saved: ${error.message}`));
+  }
+}
+
+function append(conversation: string, message: Message): Promise<void> | undefined {
+  const saved = findConversation(conversation);
+  return saved && save({ ...saved, messages: [...saved.messages, message], updated: Date.now() });
+}
+
+/** Answers of pages that were left before they were complete become part of their conversations. */
+export async function recoverAnswers(): Promise<void> {
+  // Another tab may still be making it: then this one waits.
+  for (const id of (await readUnfinished('answers')).keys())
+    void withLock(id, { ifAvailable: false }, async () => {
+      const message = (await readUnfinished('answers')).get(id);
+      const isPart = findConversation(id)?.messages.some(saved => saved.id === message?.id);
+      if (message && !isPart) await append(id, message);
+      keepUnfinished('answers', id, undefined);
+    });
+}
+
+/** Answers that are shorter have no speed. */
+const MIN_RATE_SECONDS = 0.1;
+
+/** At most once per frame: tokens may come faster than they can be shown. */
+function createFrame(work: () => void) {
+  let frame: number | undefined;
+  const request = () => {
+    frame ??= requestAnimationFrame(() => {
+      frame = undefined;
+      work();
+    });
+  };
+  return Object.assign(request, { cancel: () => frame !== undefined && cancelAnimationFrame(frame) });
+}

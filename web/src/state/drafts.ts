@@ -1,0 +1,62 @@
+/** Messages that are being written: each conversation has its own, which outlives the page. */
+import { batch, computed, signal } from '@preact/signals';
+import { connection } from './connection.ts';
+import { type Attachment, newId } from './conversation.ts';
+import { current } from './conversations.ts';
+import { announcement } from './notice.ts';
+import { keepUnfinished, readUnfinished } from './unfinished.ts';
+
+export interface Draft {
+  text: string;
+  attachments: readonly Attachment[];
+}
+
+const EMPTY: Draft = { text: '', attachments: [] };
+
+const drafts = signal<ReadonlyMap<string, Draft>>(new Map());
+
+/** Of the conversation that is shown. */
+export const draft = computed(() => drafts.value.get(current.value.id) ?? EMPTY);
+
+/** Conversations with a draft. */
+export const draftIds = (): string[] => [...drafts.value.keys()];
+
+export function changeDraft(changed: Partial<Draft>, conversation = current.value.id): void {
+  const { text, attachments } = { ...EMPTY, ...drafts.value.get(conversation), ...changed };
+  const rest = [...drafts.value].filter(([id]) => id !== conversation);
+  const isEmpty = text === '' && attachments.length === 0;
+  drafts.value = new Map(isEmpty ? rest : [...rest, [conversation, { text, attachments }]]);
+  // Documents are large: they are not written again with every letter.
+  if (changed.text !== undefined) keepUnfinished('texts', conversation, text || undefined);
+  if (changed.attachments)
+    keepUnfinished('attachments', conversation, attachments.length > 0 ? attachments : undefined);
+}
+
+export const clearDraft = (conversation = current.value.id): void => changeDraft(EMPTY, conversation);
+
+export async function loadDrafts(): Promise<void> {
+  const texts = await readUnfinished('texts');
+  const attachments = await readUnfinished('attachments');
+  const ids = new Set([...texts.keys(), ...attachments.keys()]);
+  drafts.value = new Map(
+    [...ids].map(id => [id, { text: texts.get(id) ?? '', attachments: attachments.get(id) ?? [] }]),
+  );
+}
+
+/** Adds a document to a draft, and counts its tokens. */
+export async function addText(name: string, text: string, conversation = current.value.id): Promise<void> {
+  const attachmentsNow = () => drafts.value.get(conversation)?.attachments ?? [];
+  const added: Attachment = { id: newId(), name, text };
+  batch(() => {
+    changeDraft({ attachments: [...attachmentsNow(), added] }, conversation);
+    announcement.value = `${name} added`;
+  });
+  const tokens = await connection.value.engine?.countTokens(text).catch(() => undefined);
+  // It may have been sent or removed meanwhile.
+  if (tokens === undefined || !attachmentsNow().includes(added)) return;
+  const counted = attachmentsNow().map(item => (item === added ? { ...item, tokens } : item));
+  changeDraft({ attachments: counted }, conversation);
+}
+
+export const removeAttachment = (id: string): void =>
+  changeDraft({ attachments: draft.value.attachments.filter(item => item.id !== id) });

@@ -54,6 +54,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.keyboard.type('c');
     await page.keyboard.press('Enter');
     await page.locator('.answer', { hasText: 'c 4' }).waitFor();
+    expect(await answer(2)).toBe('c 4');
     await page.reload();
     await page.locator('.badge-name').waitFor();
     expect(await answer(2)).toBe('c 4');
@@ -74,6 +75,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await ask(visit, 'water');
     await answer(1);
     await page.getByRole('button', { name: 'Rename honey' }).press('Enter');
+    await page.locator('.title-field:focus').waitFor();
     await page.keyboard.type('Mead, of bees');
     await page.keyboard.press('Enter');
     await page.locator('.conversation-title', { hasText: 'Mead, of bees' }).waitFor();

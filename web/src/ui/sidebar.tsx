@@ -1,6 +1,6 @@
 /** The saved conversations: to search, open, rename and delete. */
 import { useSignal } from '@preact/signals';
-import { useEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 import { runs } from '../state/answering.ts';
 import { remove, rename, startNew } from '../state/chat.ts';
 import type { Conversation } from '../state/conversation.ts';
@@ -124,7 +124,8 @@ function Row({ conversation, onOpen }: { conversation: Conversation; onOpen(): v
 function TitleField({ title, onDone }: { title: string; onDone(title?: string): void }) {
   const field = useRef<HTMLInputElement>(null);
   const isDone = useRef(false);
-  useEffect(() => field.current?.select(), []);
+  // Before the next key is pressed.
+  useLayoutEffect(() => field.current?.select(), []);
   const finish = (title?: string) => {
     // The field is left, too, when it disappears.
     if (isDone.current) return;

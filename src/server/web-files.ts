@@ -20,6 +20,7 @@ const TYPES: Record<string, string> = {
   '.wasm': 'application/wasm',
   '.webmanifest': 'application/manifest+json',
   '.txt': 'text/plain; charset=utf-8',
+  '.woff2': 'font/woff2',
 };
 const BINARY = 'application/octet-stream';
 const COMPRESSED = /text|svg|json|wasm/;

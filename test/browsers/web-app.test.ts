@@ -237,8 +237,9 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.locator('.badge-name').waitFor();
     await ask('Tell me a long story about a lost teapot.');
     await page.waitForFunction(() => (document.querySelector('.answer .markdown')?.textContent ?? '').length > 20);
-    page.once('dialog', dialog => dialog.accept());
     await tabTo(/^Delete (?!all)/);
+    await page.keyboard.press('Enter');
+    await tabTo('Delete');
     await page.keyboard.press('Enter');
     await page.locator('.conversation').first().waitFor({ state: 'detached' });
     // The next conversation is saved after everything that the first one may have started.
@@ -277,8 +278,9 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.keyboard.press('Enter');
     await old.waitFor({ state: 'detached' });
     expect((await answer(1)).length).toBeGreaterThan(20);
-    page.once('dialog', dialog => dialog.accept());
     await tabTo('Delete all that is stored');
+    await page.keyboard.press('Enter');
+    await tabTo('Delete');
     await page.keyboard.press('Enter');
     await page.locator('.conversation').first().waitFor({ state: 'detached' });
     await visit.context.close();

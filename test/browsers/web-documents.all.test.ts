@@ -104,6 +104,17 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.locator('#composer').fill('What is the door code of the old mill?');
     await page.keyboard.press('Enter');
     expect(await answer(1)).toMatch(/4817/);
+
+    // Without a network, too: the service worker has what reads them.
+    await page.evaluate(() => navigator.serviceWorker.ready);
+    await context.setOffline(true);
+    await page.reload();
+    await picker.setInputFiles([
+      { name: 'offline.pdf', mimeType: 'application/pdf', buffer: makePdf([FACTS]) },
+      { name: 'offline.docx', mimeType: 'application/octet-stream', buffer: DOCX },
+    ]);
+    await page.locator('.composer .attachment', { hasText: 'offline.docx' }).locator('summary').waitFor();
+    expect(await page.locator('.composer .attachment pre').allTextContents()).toEqual([FACTS, DOCX_TEXT]);
     await context.close();
   });
 

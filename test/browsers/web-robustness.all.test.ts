@@ -111,8 +111,8 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await second.answer(2);
     await first.answer(2);
     expect(await first.page.locator('.bubble').count()).toBe(2);
-    second.page.on('dialog', dialog => dialog.accept());
     await second.page.getByRole('button', { name: 'Delete all that is stored' }).click();
+    await second.page.getByRole('dialog').getByRole('button', { name: 'Delete', exact: true }).click();
     for (const { page } of [first, second]) await page.locator('.conversation').waitFor({ state: 'detached' });
     await first.context.close();
   });

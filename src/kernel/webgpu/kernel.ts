@@ -42,6 +42,8 @@ export interface Kernel {
 
 /** The complete shader. `packedDots`: whether WGSL has int8 dot products here, or the shader must define them. */
 export function wgsl({ params, buffers, size, body, subgroupId, enable = [] }: Kernel, packedDots = true): string {
+  const builtins = ['@builtin(workgroup_id) group: vec3u', '@builtin(local_invocation_index) lane: u32'];
+  if (subgroupId) builtins.push('@builtin(subgroup_id) subgroup: u32');
   return [
     ...enable.map(name => `enable ${name};`),
     `struct Params { ${params.map(({ name, type }) => `${name}: ${type}`).join(', ')} }`,
@@ -51,6 +53,6 @@ export function wgsl({ params, buffers, size, body, subgroupId, enable = [] }: K
     ),
     ...(packedDots ? [] : [packedFunctions(body)]),
     body,
-    `@compute @workgroup_size(${size}) fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32${subgroupId ? ', @builtin(subgroup_id) subgroup: u32' : ''}) { main(group, lane${subgroupId ? ', subgroup' : ''}); }`,
+    `@compute @workgroup_size(${size}) fn run(${builtins.join(', ')}) { main(group, lane${subgroupId ? ', subgroup' : ''}); }`,
   ].join('\n');
 }

@@ -2,7 +2,7 @@
 import { batch, computed, signal } from '@preact/signals';
 import { type Engine, EngineError } from '../engine/engine.ts';
 import { connection, reconnect } from './connection.ts';
-import { type Conversation, cachedTokens, type Message, newId, turnsOf } from './conversation.ts';
+import { type Conversation, cachedTokens, type Message, newId, turnsOf, type Versions } from './conversation.ts';
 import { current, findConversation, save } from './conversations.ts';
 import { announcement, refuse, showNotice } from './notice.ts';
 import { settings } from './settings.ts';
@@ -47,6 +47,8 @@ const setRun = (conversation: string, run: Run | undefined): void => {
 export interface AnswerOptions {
   /** An answer that goes on. */
   begun?: Message;
+  /** Of the answer that is made. */
+  versions?: Versions;
   /** Called when nothing stands in the way of the answer. */
   onStart?(): void;
 }
@@ -87,13 +89,13 @@ export async function answer(conversation: Conversation, options: AnswerOptions 
 /** At least this often an answer is saved while it grows. */
 const SAVE_MS = 1000;
 
-async function answerWith(engine: Engine, conversation: Conversation, { begun, onStart }: AnswerOptions) {
+async function answerWith(engine: Engine, conversation: Conversation, { begun, versions, onStart }: AnswerOptions) {
   const { id } = conversation;
   const abort = new AbortController();
   const started = performance.now();
   let message: Message = begun
     ? { ...begun, stats: undefined, error: undefined }
-    : { id: newId(), role: 'assistant', text: '' };
+    : { id: newId(), role: 'assistant', text: '', ...(versions && { versions }) };
   let tokens = 0;
   let firstToken = 0;
   const rate = () => {

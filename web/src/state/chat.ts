@@ -2,12 +2,14 @@
 import { batch } from '@preact/signals';
 import { deleteAllStored, deleteSession } from '../engine/sessions.ts';
 import { type AnswerOptions, answer, recoverAnswers, run, runs } from './answering.ts';
-import { before, type Conversation, type Message, newConversation, newId, titleOf } from './conversation.ts';
+import { before, type Conversation, type Message, newConversation, newId, withMessages } from './conversation.ts';
 import { conversations, current, findConversation, lastOpen, open, save } from './conversations.ts';
 import { deleteAllConversations, deleteConversation, onOtherTab, readConversations } from './database.ts';
 import { clearDraft, draft, draftIds, loadDrafts } from './drafts.ts';
-import { announcement, showNotice } from './notice.ts';
+import { announcement, refuse, showNotice } from './notice.ts';
+import { fromJson } from './transfer.ts';
 import { forgetUnfinished } from './unfinished.ts';
+import { switchVersion, versionsAfter } from './versions.ts';
 
 /** A new conversation whose first message has been begun but not sent. */
 const findUnsent = (): Conversation | undefined => {
@@ -75,7 +77,7 @@ export async function removeAll(): Promise<void> {
 
 /** Answers in the conversation that is shown, after its messages are changed. */
 const answerAfter = (messages: readonly Message[], options?: AnswerOptions): Promise<void> =>
-  answer({ ...current.value, messages, title: titleOf(messages), updated: Date.now() }, options);
+  answer(withMessages(current.value, messages), options);
 
 /** Sends what is written. If that is not possible now, it stays where it is. */
 export function send(): Promise<void> {
@@ -88,12 +90,42 @@ export function send(): Promise<void> {
   return answerAfter([...current.value.messages, message], { onStart: () => clearDraft(id) });
 }
 
-/** Replaces a message of the user, drops what follows it, and answers again. */
-export const edit = (message: Message, text: string): Promise<void> =>
-  answerAfter([...before(current.value.messages, message.id), { ...message, text }]);
+/** Replaces a message of the user, and answers again. What it was, and what followed it, stays as a version. */
+export function edit(message: Message, text: string): Promise<void> {
+  const { messages } = current.value;
+  const edited: Message = { ...message, id: newId(), text, versions: versionsAfter(messages, message) };
+  return answerAfter([...before(messages, message.id), edited]);
+}
 
-/** Another answer in place of this one. */
-export const regenerate = (message: Message): Promise<void> => answerAfter(before(current.value.messages, message.id));
+/** Another answer in place of this one, which stays as a version. */
+export function regenerate(message: Message): Promise<void> {
+  const { messages } = current.value;
+  return answerAfter(before(messages, message.id), { versions: versionsAfter(messages, message) });
+}
+
+/** Shows the next (1) or the previous (-1) version of a message, and what followed it. */
+export function showVersion(message: Message, step: 1 | -1): void {
+  const { messages } = current.value;
+  void save(withMessages(current.value, switchVersion(messages, message, step)));
+}
+
+export function rename(id: string, title: string): void {
+  const conversation = findConversation(id);
+  if (conversation && title.trim()) void save({ ...conversation, title: title.trim() });
+}
+
+/** Adds conversations of a file; those that are here already stay as they are. Tells how many. */
+export async function importConversations(file: File): Promise<void> {
+  try {
+    const found = fromJson(await file.text());
+    const added = found.filter(({ id }) => !findConversation(id));
+    for (const conversation of added) await save(conversation);
+    const known = found.length - added.length;
+    showNotice(`${added.length} imported${known > 0 ? `, ${known} already here` : ''}.`);
+  } catch (error) {
+    refuse(`${file.name} cannot be imported: ${(error as Error).message}`);
+  }
+}
 
 /** Answers a question that has no answer. */
 export const answerLast = (): Promise<void> => answerAfter(current.value.messages);

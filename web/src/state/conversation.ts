@@ -32,6 +32,13 @@ export interface Message {
   attachments?: readonly Attachment[];
   stats?: AnswerStats;
   error?: string;
+  versions?: Versions;
+}
+
+/** Other versions of a message, each with the messages that followed it: those that are older, and those that are newer. */
+export interface Versions {
+  before: readonly (readonly Message[])[];
+  after: readonly (readonly Message[])[];
 }
 
 export interface Conversation {
@@ -61,6 +68,14 @@ export function titleOf(messages: readonly Message[]): string {
   const text = (first?.text || first?.attachments?.[0]?.name || '').replace(/\s+/g, ' ').trim();
   return text.length > TITLE_LENGTH ? `${text.slice(0, TITLE_LENGTH - 1).trimEnd()}…` : text;
 }
+
+/** A conversation with other messages. A title that the user has not given follows the first question. */
+export const withMessages = (conversation: Conversation, messages: readonly Message[]): Conversation => ({
+  ...conversation,
+  messages,
+  title: conversation.title === titleOf(conversation.messages) ? titleOf(messages) : conversation.title,
+  updated: Date.now(),
+});
 
 /** Documents come before the question. They are named if there are several: a small model answers best without. */
 export function contentOf({ text, attachments = [] }: Message): string {

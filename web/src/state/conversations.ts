@@ -25,7 +25,8 @@ export function open(conversation: Conversation): void {
 export function save(conversation: Conversation): Promise<void> {
   batch(() => {
     if (current.value.id === conversation.id) open(conversation);
-    conversations.value = [conversation, ...conversations.value.filter(({ id }) => id !== conversation.id)];
+    const others = conversations.value.filter(({ id }) => id !== conversation.id);
+    conversations.value = [conversation, ...others].sort((a, b) => b.updated - a.updated);
   });
   return writeConversation(conversation).catch(error =>
     showNotice(`The conversation could not be saved: ${describeStorageError(error)}`),

@@ -6,20 +6,26 @@ import { Compare } from '../compare/compare.tsx';
 import { openAddress, stopComparing } from '../compare/comparison.ts';
 import { codecsFor } from '../engine/codecs.ts';
 import { messages, run, runs, tokensInCache } from '../state/answering.ts';
-import { send, stop } from '../state/chat.ts';
+import { send, startNew, stop } from '../state/chat.ts';
 import { browserModel, connection } from '../state/connection.ts';
 import { current } from '../state/conversations.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement, closeNotice, notice } from '../state/notice.ts';
 import { Composer } from './composer.tsx';
-import { Drawer } from './drawer.tsx';
+import { DeletionDialog } from './deletion.tsx';
+import { Dialog } from './dialog.tsx';
 import { DropTarget } from './drop-target.tsx';
 import { Failure } from './failure.tsx';
 import { CloseIcon, CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
 import { Inspector } from './inspector.tsx';
+import { ShortcutList, useShortcuts } from './shortcuts.tsx';
 import { Sidebar } from './sidebar.tsx';
 import { Thread } from './thread.tsx';
+import { TransferDialog } from './transfer-dialog.tsx';
 import { Unlock } from './unlock.tsx';
+
+/** As in layout.css. */
+const NARROW = '(max-width: 820px)';
 
 export function App() {
   const isComparing = useSignal(false);
@@ -36,16 +42,24 @@ export function App() {
     closeDrawer();
   };
 
-  useEffect(() => {
-    const onKeyDown = (event: KeyboardEvent) => {
-      // There it closes the panel.
-      if (event.key !== 'Escape' || document.querySelector('dialog[open]')) return;
+  const write = () => document.getElementById('composer')?.focus();
+  useShortcuts({
+    stop() {
       stop();
       stopComparing();
-    };
-    addEventListener('keydown', onKeyDown);
-    return () => removeEventListener('keydown', onKeyDown);
-  }, []);
+    },
+    startNew() {
+      startNew();
+      showChat();
+      write();
+    },
+    search() {
+      // On a narrow screen the list is in a drawer, which has the field too.
+      if (matchMedia(NARROW).matches) drawer.value = 'menu';
+      else document.querySelector<HTMLElement>('.left [type=search]')?.focus();
+    },
+    write,
+  });
 
   useEffect(() => {
     const openShared = () => {
@@ -109,12 +123,15 @@ export function App() {
       <aside class="right wide-enough" aria-label="Cache and model">
         <Inspector />
       </aside>
-      <Drawer title="Conversations" isOpen={drawer.value === 'menu'} onClose={closeDrawer}>
+      <Dialog kind="drawer" title="Conversations" isOpen={drawer.value === 'menu'} onClose={closeDrawer}>
         <Sidebar onChoose={showChat} />
-      </Drawer>
-      <Drawer title="Cache and model" isOpen={drawer.value === 'details'} onClose={closeDrawer}>
+      </Dialog>
+      <Dialog kind="drawer" title="Cache and model" isOpen={drawer.value === 'details'} onClose={closeDrawer}>
         <Inspector />
-      </Drawer>
+      </Dialog>
+      <DeletionDialog />
+      <ShortcutList />
+      <TransferDialog />
       <DropTarget />
       <div class="hidden" role="status" aria-live="polite">
         {announcement.value}

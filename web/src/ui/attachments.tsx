@@ -15,7 +15,8 @@ export const reading = signal<readonly { id: string; name: string; fraction: num
 /** Adds files one after the other, in their order. One that cannot be read does not keep the others out. */
 export async function addFiles(files: Iterable<File>): Promise<void> {
   attachmentError.value = '';
-  const { id: conversation } = current.value;
+  // Reading takes a while, in which the user may open another conversation.
+  const conversation = current.value.id;
   const waiting = [...files].map(file => ({ id: newId(), file }));
   reading.value = [...reading.value, ...waiting.map(({ id, file: { name } }) => ({ id, name, fraction: 0 }))];
   const problems: string[] = [];

@@ -3,12 +3,12 @@ import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { formatCount, formatRate, formatSeconds } from '../format.ts';
 import type { Run } from '../state/answering.ts';
-import { answerLast, edit, fork, goOn, regenerate } from '../state/chat.ts';
+import { answerLast, edit, fork, goOn, regenerate, showVersion } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
 import { type AnswerStats, describeUnfinished, type Message } from '../state/conversation.ts';
 import { AttachmentCard } from './attachments.tsx';
 import { CopyButton } from './copy-button.tsx';
-import { EditIcon, ForkIcon, RetryIcon } from './icons.tsx';
+import { EditIcon, ForkIcon, NextIcon, PreviousIcon, RetryIcon } from './icons.tsx';
 import { Markdown } from './markdown.tsx';
 
 interface MessageProps {
@@ -47,7 +47,8 @@ function Question({ message, isBusy, isLast }: MessageProps) {
         message.text && <div class="bubble">{message.text}</div>
       )}
       {!isEditing.value && (
-        <div class="actions">
+        <div class={message.versions ? 'actions has-versions' : 'actions'}>
+          <VersionPicker message={message} isBusy={isBusy} />
           <button
             type="button"
             class="icon-button small"
@@ -98,7 +99,7 @@ function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string)
         }}
       />
       <div class="editor-row">
-        <span class="editor-note quiet">What follows is replaced.</span>
+        <span class="editor-note quiet">The earlier version is kept.</span>
         <button type="button" class="button" onClick={onCancel}>
           Cancel
         </button>
@@ -138,6 +139,7 @@ function Answer({ message, run, isBusy, isLast }: MessageProps) {
       )}
       {!run && (
         <div class="actions">
+          <VersionPicker message={message} isBusy={isBusy} />
           <button
             type="button"
             class="icon-button small"
@@ -155,6 +157,37 @@ function Answer({ message, run, isBusy, isLast }: MessageProps) {
         </div>
       )}
     </article>
+  );
+}
+
+/** The versions of a message, if there are several. */
+function VersionPicker({ message, isBusy }: Pick<MessageProps, 'message' | 'isBusy'>) {
+  if (!message.versions) return null;
+  const { before, after } = message.versions;
+  return (
+    <>
+      <button
+        type="button"
+        class="icon-button small"
+        disabled={isBusy || before.length === 0}
+        onClick={() => showVersion(message, -1)}
+        aria-label="Previous version"
+      >
+        <PreviousIcon />
+      </button>
+      <span class="quiet versions">
+        {before.length + 1} / {before.length + 1 + after.length}
+      </span>
+      <button
+        type="button"
+        class="icon-button small"
+        disabled={isBusy || after.length === 0}
+        onClick={() => showVersion(message, 1)}
+        aria-label="Next version"
+      >
+        <NextIcon />
+      </button>
+    </>
   );
 }
 

@@ -1,48 +1,153 @@
-/** The saved conversations. */
+/** The saved conversations: to search, open, rename and delete. */
+import { useSignal } from '@preact/signals';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 import { runs } from '../state/answering.ts';
-import { remove, startNew } from '../state/chat.ts';
+import { remove, rename, startNew } from '../state/chat.ts';
+import type { Conversation } from '../state/conversation.ts';
 import { conversations, current, open } from '../state/conversations.ts';
-import { DeleteIcon, PlusIcon } from './icons.tsx';
+import { searchConversations } from '../state/search.ts';
+import { askToDelete } from './deletion.tsx';
+import { DeleteIcon, EditIcon, PlusIcon } from './icons.tsx';
+import { isListShown } from './shortcuts.tsx';
 import { ThemePicker } from './theme-picker.tsx';
+import { isTransferShown } from './transfer-dialog.tsx';
 
 export function Sidebar({ onChoose }: { onChoose(): void }) {
-  const choose = (action: () => void) => () => {
+  const query = useSignal('');
+  const found = searchConversations(conversations.value, query.value);
+  const choose = (action: () => void) => {
     action();
     onChoose();
     document.getElementById('composer')?.focus();
   };
   return (
     <div class="sidebar">
-      <button type="button" class="button primary wide" onClick={choose(startNew)}>
+      <button type="button" class="button primary wide" onClick={() => choose(startNew)}>
         <PlusIcon /> New conversation
       </button>
+      <input
+        type="search"
+        aria-label="Search conversations"
+        placeholder="Search conversations"
+        value={query.value}
+        onInput={event => {
+          query.value = event.currentTarget.value;
+        }}
+        onKeyDown={event => {
+          if (event.key === 'Enter' && query.value && found[0]) choose(() => open(found[0]!));
+        }}
+      />
       <nav aria-label="Conversations">
         {conversations.value.length === 0 && <p class="quiet empty">Conversations are saved in this browser.</p>}
+        {conversations.value.length > 0 && found.length === 0 && <p class="quiet empty">None has these words.</p>}
         <ul>
-          {conversations.value.map(conversation => (
-            <li key={conversation.id} class="conversation">
-              <button
-                type="button"
-                class="conversation-title"
-                aria-current={conversation.id === current.value.id ? 'true' : undefined}
-                onClick={choose(() => open(conversation))}
-              >
-                {conversation.title || 'Untitled'}
-                {runs.value.has(conversation.id) && <span class="running" />}
-              </button>
-              <button
-                type="button"
-                class="icon-button small"
-                onClick={() => confirm(`Delete “${conversation.title || 'Untitled'}”?`) && void remove(conversation.id)}
-                aria-label={`Delete ${conversation.title || 'conversation'}`}
-              >
-                <DeleteIcon />
-              </button>
-            </li>
+          {found.map(conversation => (
+            <Row key={conversation.id} conversation={conversation} onOpen={() => choose(() => open(conversation))} />
           ))}
         </ul>
       </nav>
+      <div class="row sidebar-links">
+        <button
+          type="button"
+          class="link"
+          onClick={() => {
+            isTransferShown.value = true;
+          }}
+        >
+          Export and import
+        </button>
+        <button
+          type="button"
+          class="link"
+          onClick={() => {
+            isListShown.value = true;
+          }}
+        >
+          Shortcuts
+        </button>
+      </div>
       <ThemePicker />
     </div>
+  );
+}
+
+function Row({ conversation, onOpen }: { conversation: Conversation; onOpen(): void }) {
+  const isRenaming = useSignal(false);
+  const { id } = conversation;
+  const title = conversation.title || 'Untitled';
+  if (isRenaming.value)
+    return (
+      <li class="conversation">
+        <TitleField
+          title={conversation.title}
+          onDone={title => {
+            isRenaming.value = false;
+            if (title !== undefined) rename(id, title);
+          }}
+        />
+      </li>
+    );
+  return (
+    <li class="conversation">
+      <button
+        type="button"
+        class="conversation-title"
+        aria-current={id === current.value.id ? 'true' : undefined}
+        onClick={onOpen}
+      >
+        {title}
+        {runs.value.has(id) && <span class="running" />}
+      </button>
+      <button
+        type="button"
+        class="icon-button small"
+        onClick={() => {
+          isRenaming.value = true;
+        }}
+        aria-label={`Rename ${title}`}
+      >
+        <EditIcon />
+      </button>
+      <button
+        type="button"
+        class="icon-button small"
+        onClick={() => askToDelete({ question: `Delete “${title}”?`, onConfirm: () => void remove(id) })}
+        aria-label={`Delete ${title}`}
+      >
+        <DeleteIcon />
+      </button>
+    </li>
+  );
+}
+
+/** Enter, or leaving the field, takes the title; Escape does not. */
+function TitleField({ title, onDone }: { title: string; onDone(title?: string): void }) {
+  const field = useRef<HTMLInputElement>(null);
+  const isDone = useRef(false);
+  // Before the next key is pressed.
+  useLayoutEffect(() => field.current?.select(), []);
+  const finish = (title?: string) => {
+    // The field is left, too, when it disappears.
+    if (isDone.current) return;
+    isDone.current = true;
+    onDone(title);
+  };
+  return (
+    <input
+      ref={field}
+      class="title-field"
+      aria-label="Title"
+      maxLength={200}
+      defaultValue={title}
+      onBlur={event => finish(event.currentTarget.value)}
+      onKeyDown={event => {
+        if (event.key === 'Enter') finish(event.currentTarget.value);
+        if (event.key !== 'Escape') return;
+        // It stops no answer, and closes no drawer.
+        event.stopPropagation();
+        event.preventDefault();
+        finish();
+      }}
+    />
   );
 }

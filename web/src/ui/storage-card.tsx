@@ -8,6 +8,7 @@ import { removeAll } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
 import { conversations } from '../state/conversations.ts';
 import { showNotice } from '../state/notice.ts';
+import { askToDelete } from './deletion.tsx';
 import { DeleteIcon } from './icons.tsx';
 
 export function StorageCard() {
@@ -41,7 +42,11 @@ export function StorageCard() {
               type="button"
               class="icon-button small"
               onClick={() =>
-                confirm(`Delete ${name}? Then it must be downloaded or chosen again.`) && void remove(folder)
+                askToDelete({
+                  question: `Delete ${name}?`,
+                  detail: 'Then it must be downloaded or chosen again.',
+                  onConfirm: () => void remove(folder),
+                })
               }
               aria-label={`Delete ${name}`}
             >
@@ -56,7 +61,11 @@ export function StorageCard() {
         </p>
       )}
       {(count > 0 || models.length > 0 || !!caches?.count) && (
-        <button type="button" class="button slim" onClick={() => confirm(DELETE_ALL) && void remove()}>
+        <button
+          type="button"
+          class="button slim"
+          onClick={() => askToDelete({ ...DELETE_ALL, onConfirm: () => void remove() })}
+        >
           Delete all that is stored
         </button>
       )}
@@ -64,4 +73,7 @@ export function StorageCard() {
   );
 }
 
-const DELETE_ALL = 'Delete all conversations, their caches and the models that this site has stored?';
+const DELETE_ALL = {
+  question: 'Delete all that is stored?',
+  detail: 'All conversations, their caches, and the models that this site has stored.',
+};

@@ -16,7 +16,7 @@ import {
   variantName,
 } from './gemv.ts';
 import { groupedBindings, groupedStore, groupedWeights, selectMatrix } from './grouped-gemm.ts';
-import { each } from './snippets.ts';
+import { unroll } from './unroll.ts';
 
 export interface Tile {
   /** Weight rows and rows per invocation. */
@@ -85,34 +85,34 @@ export const gemmInt8 = (m: MatmulVariant, tile: Tile, count = 1): Kernel => {
         ),
       )
       .join('\n');
-  const partial = (i: number) =>
+  const partial =
     splitGroups === 1
-      ? `total${i} += acc${i};`
-      : `partial[(n - 1 - split_group * ${splitsPerGroup}) * ${sums} + ${i}] = acc${i};`;
+      ? 'total$i += acc$i;'
+      : `partial[(n - 1 - split_group * ${splitsPerGroup}) * ${sums} + $i] = acc$i;`;
   const products = `
     if (b < end) {
-      ${each(outsPerLane, j => `let w${j} = weights[${place('now', N)} + x + ${lanesX * j}];`)}
-      ${each(rowsPerLane, i => `{ let i = input[${place('now', R)} + y + ${lanesY * i}]; ${each(outsPerLane, j => `acc${outsPerLane * i + j} = term(acc${outsPerLane * i + j}, w${j}, i);`)} }`)}
+      @unroll(j, ${outsPerLane}) let w$j = weights[${place('now', N)} + x + $(${lanesX} * j)];
+      @unroll(i, ${rowsPerLane}) {{
+        let i = input[${place('now', R)} + y + $(${lanesY} * i)];
+        @unroll(j, ${outsPerLane}) acc$(${outsPerLane} * i + j) = term(acc$(${outsPerLane} * i + j), w$j, i);
+      }}
       while (b + 1 == split_start(n) && n <= last_split) {
-        ${each(sums, i => `${partial(i)} acc${i} = 0.0;`)}
+        @unroll(i, ${sums}) { ${partial} acc$i = 0.0; }
         n++;
       }
     }`;
-  const stored = (i: number, sum: string) =>
-    `store(firstOut + x + ${lanesX * (i % outsPerLane)}, firstRow + y + ${lanesY * Math.floor(i / outsPerLane)}, ${sum});`;
-  const carried = (i: number) => `carried[${i} * ${T} + t]`;
+  const stored = (sum: string) =>
+    `store(firstOut + x + $(${lanesX} * (i % ${outsPerLane})), firstRow + y + $(${lanesY} * (i / ${outsPerLane})), ${sum});`;
+  const carried = `carried[$i * ${T} + t]`;
   const added = `
   for (var current_group = 0u; current_group < ${splitGroups}; current_group++) {
     workgroupBarrier();
     if (split_group == current_group) {
-      ${each(
-        sums,
-        i => `{
-        var sum = select(${carried(i)}, 0.0, current_group == 0);
-        for (var k = 0u; k < ${splitsPerGroup}; k++) { sum += partial[k * ${sums} + ${i}]; }
-        if (current_group == ${splitGroups - 1}) { ${stored(i, 'sum')} } else { ${carried(i)} = sum; }
-      }`,
-      )}
+      @unroll(i, ${sums}) {{
+        var sum = select(${carried}, 0.0, current_group == 0);
+        for (var k = 0u; k < ${splitsPerGroup}; k++) { sum += partial[k * ${sums} + $i]; }
+        if (current_group == ${splitGroups - 1}) { ${stored('sum')} } else { ${carried} = sum; }
+      }}
     }
   }`;
   return {
@@ -120,7 +120,7 @@ export const gemmInt8 = (m: MatmulVariant, tile: Tile, count = 1): Kernel => {
     summary: 'Tiled GEMM.',
     ...(count > 1 ? groupedBindings(int8Buffers, count) : matmulBindings(m)),
     size: T * splitGroups,
-    body: /* wgsl */ `
+    body: unroll(/* wgsl */ `
 ${count > 1 ? `${groupedWeights(m, count)}\n${groupedStore(count)}\n${int8Term(m.format)}` : matmulText(m)}
 ${splitStart}
 var<workgroup> weights: array<Weights, ${stages * splitGroups * N}>;
@@ -145,7 +145,7 @@ fn main(group: vec3u, lane: u32) {
       ].join('\n  '),
     )
     .join('\n  ')}
-  ${each(sums, i => `${splitGroups === 1 ? `var total${i} = 0.0;` : ''} var acc${i} = 0.0;`)}
+  @unroll(i, ${sums}) { ${splitGroups === 1 ? 'var total$i = 0.0;' : ''} var acc$i = 0.0; }
   ${splitGroups > 1 ? `var partial: array<f32, ${splitsPerGroup * sums}>;` : ''}
   let last_split = (split_group + 1) * ${splitsPerGroup};
   let end = split_start(last_split);
@@ -165,7 +165,7 @@ fn main(group: vec3u, lane: u32) {
     ${stages === 2 ? '' : 'workgroupBarrier();'}
     ${keep(stages === 2 ? '(1 - now)' : '0u')}
   }
-  ${splitGroups > 1 ? added : each(sums, i => stored(i, `total${i}`))}
-}`,
+  ${splitGroups > 1 ? added : `@unroll(i, ${sums}) ${stored('total$i')}`}
+}`),
   };
 };

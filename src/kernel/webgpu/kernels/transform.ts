@@ -329,7 +329,13 @@ fn main(group: vec3u, lane: u32) {
       : `for (var i = lane; i < ${Math.ceil((G * D) / 4)}; i += ${TRANSFORM_WORKGROUP_SIZE}) { y[i] = x[i]; }
   workgroupBarrier();`
   }
-  ${d.mean ? `for (var i = lane; i < ${G * D}; i += ${TRANSFORM_WORKGROUP_SIZE}) { ${at('y', 'i')} = fma(totals[i / ${D}], mean[kv * ${D} + i % ${D}], ${at('y', 'i')}); }` : ''}
+  ${
+    d.mean
+      ? `for (var i = lane; i < ${G * D}; i += ${TRANSFORM_WORKGROUP_SIZE}) {
+    ${at('y', 'i')} = fma(totals[i / ${D}], mean[kv * ${D} + i % ${D}], ${at('y', 'i')});
+  }`
+      : ''
+  }
   ${merge('f16_states', D, 'data[at + 3]', 'data[at + 4]', 'y')}
   let all = reduce_head(lane, l, true)${sinkLogits ? ' + exp(sink_logit - m)' : ''};
   if (part == 0 && live) { totals[lane_head] = all; }
@@ -344,7 +350,9 @@ fn main(group: vec3u, lane: u32) {
     int8
       ? `workgroupBarrier();
   @unroll(n, ${Math.ceil((G * D) / 4 / TRANSFORM_WORKGROUP_SIZE)}) {
-    to_int8(y[min(lane + $(n * ${TRANSFORM_WORKGROUP_SIZE}), ${(G * D) / 4 - 1}u)], start / 4 + lane + $(n * ${TRANSFORM_WORKGROUP_SIZE}), lane, lane + $(n * ${TRANSFORM_WORKGROUP_SIZE}) < ${(G * D) / 4});
+    to_int8(y[min(lane + $(n * ${TRANSFORM_WORKGROUP_SIZE}), ${(G * D) / 4 - 1}u)],
+      start / 4 + lane + $(n * ${TRANSFORM_WORKGROUP_SIZE}), lane,
+      lane + $(n * ${TRANSFORM_WORKGROUP_SIZE}) < ${(G * D) / 4});
   }`
       : ''
   }

@@ -183,7 +183,8 @@ fn main(group: vec3u, local_index: u32) {
     if (local_index < ${PAGES_PER_WORKGROUP}) { ${SCRATCH}[local_index * ${byteStride} + ${C / 4}] = vec4u(0); }
     workgroupBarrier();
     let scale = ${topOf('page')} * ${1 / 127};
-    let to = (((${QUERY_ITEM.at.target} + row * ${QUERY_ITEM.at.targetStride}) + page) * ${kvHeads} + head) * ${queryVectorsPerPage(words.maxWords, G)} + group.z;
+    let to = (((${QUERY_ITEM.at.target} + row * ${QUERY_ITEM.at.targetStride}) + page) * ${kvHeads} + head)
+      * ${queryVectorsPerPage(words.maxWords, G)} + group.z;
     for (var n = local_index % ${LANES_PER_PAGE}; n < count; n += ${LANES_PER_PAGE}) {
       let dims = ${words.dims('n')};
       @unroll(k, 4) let x$k = byte_of(page, dims[$k]);

@@ -142,7 +142,8 @@ export function rowValues(rows: Rows): ValueStage {
     const i = `(8 * ${chunk} + $(${first} + i))`;
     const add = `@unroll(v, ${vectors(Q)}) {{
           let at = ${sharedSumIndex(Q, i)};
-          token_probabilities[at] = fma(vec4f${vec4Of(Q, `${half}$j_$q[$i]`)}, vec4f(${rows.unit}), select(token_probabilities[at], vec4f(0.0), current_slot == 0));
+          token_probabilities[at] = fma(vec4f${vec4Of(Q, `${half}$j_$q[$i]`)}, vec4f(${rows.unit}),
+            select(token_probabilities[at], vec4f(0.0), current_slot == 0));
         }}`;
     return `@unroll(i, 4) ${D % 8 === 0 ? add : `if (8 * ${chunk} + $(${first} + i) < ${D}) { ${add} }`}`;
   };

@@ -205,6 +205,8 @@ export function ggmlBlockValues(name: string, layout: PageLayout, shape: PageSha
           }}
         }`;
   const peak = roundsTogether === 1 ? 'abs(scale0)' : 'max(abs(scale0), abs(scale1))';
+  const addSums = (Q: number, r: number, sum: string, j: number) =>
+    `@unroll(v, ${vectors(Q)}) sum${r}_$n_${j}_$v = fma(vec4f${vec4Of(Q, `f32(d$n_${sum})`)}, unit$v, sum${r}_$n_${j}_$v);`;
   /** Round r of the dims. */
   const round = (Q: number, r: number) => `{
       @unroll(n, ${runs.length}) @unroll(j, 4) @unroll(v, ${vectors(Q)}) sum${r}_$n_$j_$v *= rescale$v;
@@ -230,7 +232,7 @@ export function ggmlBlockValues(name: string, layout: PageLayout, shape: PageSha
         ${loads(`${r}`, 'next')}
         @unroll(v, ${vectors(Q)}) let unit$v = page_factor$v * vec4f(bitcast<f32>(peak));
         @unroll(n, ${runs.length}) {
-          ${['0_$q.x', '1_$q.x', '0_$q.y', '1_$q.y'].map((sum, j) => `@unroll(v, ${vectors(Q)}) sum${r}_$n_${j}_$v = fma(vec4f${vec4Of(Q, `f32(d$n_${sum})`)}, unit$v, sum${r}_$n_${j}_$v);`).join('\n')}
+          ${['0_$q.x', '1_$q.x', '0_$q.y', '1_$q.y'].map((sum, j) => addSums(Q, r, sum, j)).join('\n')}
         }
       }
     }`;

@@ -81,7 +81,8 @@ export function attendF16OneSubgroup(shape: AttendShape, rows: number): Kernel {
       values: rowValues(read('value')),
       begin: `${begin}
     let first = ${F16_ITEM.at.firstToken} + page * ${ROUND};
-    let end = min(${F16_ITEM.at.endToken} + select(${F16_ITEM.at.rows} - 1, 0u, sinks), ${F16_ITEM.at.firstToken} + ${F16_ITEM.at.rounds} * ${F16_TOKENS_PER_ROUND});
+    let end = min(${F16_ITEM.at.endToken} + select(${F16_ITEM.at.rows} - 1, 0u, sinks),
+      ${F16_ITEM.at.firstToken} + ${F16_ITEM.at.rounds} * ${F16_TOKENS_PER_ROUND});
     let count = min(${ROUND}u, end - min(end, first));`,
       visible: t =>
         `(${t} < count) & (first + ${t} < ${F16_ITEM.at.endToken} + select($ru, 0u, sinks)) & (i32(first + ${t}) >= i32(${F16_ITEM.at.windowStart} + $ru))`,

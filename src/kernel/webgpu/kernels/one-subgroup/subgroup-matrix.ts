@@ -178,6 +178,8 @@ export function subgroupMatrixValues(name: string, layout: PageLayout, shape: At
     workgroupBarrier();
     @unroll(q, ${Q}) let v$q = bitcast<vec4f>(${SCRATCH}[$(${LANES} * q) + lane]);
     workgroupBarrier();`;
+  const addResults = (Q: number, component: number, j: number) =>
+    `@unroll(v, ${vectors(Q)}) out0_${j}_$v = fma(vec4f${vec4Of(Q, `result$q[${component}]`)}, unit$v, out0_${j}_$v * rescale$v);`;
   return {
     ...common,
     name: `matrices ${name}`,
@@ -203,6 +205,6 @@ export function subgroupMatrixValues(name: string, layout: PageLayout, shape: At
       workgroupBarrier();
     }
     @unroll(v, ${vectors(Q)}) let unit$v = page_factor$v * ${kind.unit}.0;
-    ${kind.order.map((component, j) => `@unroll(v, ${vectors(Q)}) out0_${j}_$v = fma(vec4f${vec4Of(Q, `result$q[${component}]`)}, unit$v, out0_${j}_$v * rescale$v);`).join('\n')}`,
+    ${kind.order.map((component, j) => addResults(Q, component, j)).join('\n')}`,
   };
 }

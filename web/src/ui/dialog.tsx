@@ -1,16 +1,17 @@
-/** A panel over the page, on narrow screens. */
+/** A panel over the page: a drawer at its side on narrow screens, or a box in its middle. */
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { CloseIcon } from './icons.tsx';
 
-interface DrawerProps {
+interface DialogProps {
   title: string;
+  kind: 'drawer' | 'box';
   isOpen: boolean;
   onClose(): void;
   children: ComponentChildren;
 }
 
-export function Drawer({ title, isOpen, onClose, children }: DrawerProps) {
+export function Dialog({ title, kind, isOpen, onClose, children }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     if (isOpen) dialog.current?.showModal();
@@ -21,12 +22,12 @@ export function Drawer({ title, isOpen, onClose, children }: DrawerProps) {
     // biome-ignore lint/a11y/useKeyWithClickEvents: see above
     <dialog
       ref={dialog}
-      class="drawer"
+      class={`dialog ${kind}`}
       aria-label={title}
       onClose={onClose}
       onClick={event => event.target === event.currentTarget && onClose()}
     >
-      <div class="drawer-head">
+      <div class="dialog-head">
         <h2>{title}</h2>
         <button type="button" class="icon-button" onClick={onClose} aria-label="Close">
           <CloseIcon />

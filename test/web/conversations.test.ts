@@ -1,0 +1,182 @@
+/** Conversations as data: their titles, versions of messages, search, and files. */
+import { readFileSync } from 'node:fs';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import {
+  type AnswerStats,
+  type Conversation,
+  type Message,
+  newConversation,
+  withMessages,
+} from '../../web/src/state/conversation.ts';
+import { searchConversations } from '../../web/src/state/search.ts';
+import { fileNameOf, fromJson, toJson, toMarkdown } from '../../web/src/state/transfer.ts';
+import { switchVersion, versionsAfter } from '../../web/src/state/versions.ts';
+import { actionOf, SHORTCUTS } from '../../web/src/ui/shortcuts.tsx';
+
+const user = (text: string, more?: Partial<Message>): Message => ({ id: `q ${text}`, role: 'user', text, ...more });
+const assistant = (text: string, more?: Partial<Message>): Message => ({
+  ...user(text, more),
+  id: text,
+  role: 'assistant',
+});
+const texts = (messages: readonly Message[]) => messages.map(({ text }) => text).join(' ');
+
+describe('the title of a conversation', () => {
+  const first = withMessages(newConversation(), [user('Who was Kvasir?')]);
+
+  it('follows the first question, until the user gives another', () => {
+    expect(first.title).toBe('Who was Kvasir?');
+    expect(withMessages(first, [user('Who was Mimir?')]).title).toBe('Who was Mimir?');
+    const renamed = { ...first, title: 'Myths' };
+    expect(withMessages(renamed, [user('Who was Mimir?')]).title).toBe('Myths');
+  });
+});
+
+describe('versions of a message', () => {
+  const asked = user('a');
+  const conversation = [asked, assistant('1'), user('b'), assistant('2')];
+  /** Another answer in place of a message. */
+  const answerAgain = (messages: readonly Message[], at: number, text: string): Message[] => [
+    ...messages.slice(0, at),
+    assistant(text, { versions: versionsAfter(messages, messages[at]) }),
+  ];
+
+  it('keep what followed them', () => {
+    const again = answerAgain(conversation, 1, '3');
+    expect(texts(again)).toBe('a 3');
+    const back = switchVersion(again, again[1], -1);
+    expect(texts(back)).toBe('a 1 b 2');
+    expect(back[1].versions).toMatchObject({ before: [], after: [[{ text: '3' }]] });
+    expect(switchVersion(back, back[1], -1)).toBe(back);
+    expect(texts(switchVersion(back, back[1], 1))).toBe('a 3');
+  });
+
+  it('are those of an answer without text no more', () => {
+    const failed = [asked, assistant('', { error: 'no' })];
+    expect(versionsAfter(failed, failed[1])).toBeUndefined();
+    const again = answerAgain([asked, assistant('1')], 1, '');
+    expect(texts(answerAgain(again, 1, '2')[1].versions!.before.flat())).toBe('1');
+  });
+
+  it('are all there, and in order, after any steps', () => {
+    const step = fc.record({ at: fc.nat(3), action: fc.constantFrom<'again' | 1 | -1>('again', 1, -1) });
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 12 }), steps => {
+        let messages: readonly Message[] = conversation;
+        let made = 4;
+        for (const { at, action } of steps) {
+          if (at >= messages.length) continue;
+          if (action === 'again') messages = answerAgain(messages, at, String(made++));
+          else messages = switchVersion(messages, messages[at], action);
+        }
+        const all = (list: readonly Message[]): string[] =>
+          list.flatMap(({ text, versions }) => [
+            text,
+            ...[...(versions?.before ?? []), ...(versions?.after ?? [])].flatMap(all),
+          ]);
+        const expected = ['a', '1', 'b', '2', ...Array.from({ length: made - 4 }, (_, i) => String(i + 4))];
+        expect(all(messages).sort()).toEqual(expected.sort());
+      }),
+    );
+  });
+});
+
+describe('search', () => {
+  const named = (title: string, ...messages: Message[]) => ({ ...newConversation(messages), title });
+  const attachments = [{ id: '', name: 'Edda.pdf', text: 'mead' }];
+  const list = [named('Teapots', user('A lost one', { attachments })), named('Mead', assistant('Honey and WATER'))];
+  const find = (query: string) => searchConversations(list, query).map(({ title }) => title);
+
+  it('finds all words, in titles, messages and names of documents', () => {
+    expect(find('')).toEqual(['Teapots', 'Mead']);
+    expect(find('water  MEAD')).toEqual(['Mead']);
+    expect(find('edda')).toEqual(['Teapots']);
+    expect(find('water teapot')).toEqual([]);
+  });
+});
+
+describe('files of conversations', () => {
+  const stats: AnswerStats = {
+    ...{
+      finish: 'stop' as const,
+      promptTokens: 5,
+      reusedTokens: 0,
+      completionTokens: 2,
+      prefillSeconds: 1,
+      decodeRate: 9,
+    },
+    ...{ model: 'Mimir', codec: 'tq4' },
+  };
+  const conversation: Conversation = {
+    ...{ id: 'c', title: 'Mead: “what/why”?', updated: 7 },
+    messages: [
+      user('Why?', { attachments: [{ id: 'x', name: 'a.txt', text: 'A', tokens: 1 }] }),
+      assistant('So.', { reasoning: 'hm', stats, versions: { before: [[assistant('No.')]], after: [] } }),
+      assistant('', { error: 'gone' }),
+    ],
+  };
+
+  it('as JSON come back whole', () => {
+    expect(fromJson(toJson([conversation, conversation]))).toEqual([conversation, conversation]);
+  });
+
+  it('that are something else say so, and nothing unknown is taken', () => {
+    expect(() => fromJson('{')).toThrow('it is not JSON.');
+    for (const text of ['null', '[]', '{"conversations": []}'])
+      expect(() => fromJson(text)).toThrow('no conversations');
+    expect(() => fromJson(toJson([]).replace('"version": 1', '"version": 2'))).toThrow('version 2');
+    const json = JSON.parse(toJson([conversation]));
+    const read = (change: (c: typeof conversation) => unknown) =>
+      fromJson(JSON.stringify({ ...json, conversations: json.conversations.map(change) }));
+    expect(read(c => ({ ...c, extra: 1, __proto__: { a: 1 } }))).toEqual([conversation]);
+    for (const damage of [
+      { messages: [{ ...conversation.messages[0], role: 'system' }] },
+      { messages: [{ ...conversation.messages[1], versions: { before: [[]], after: [] } }] },
+      { messages: [{ ...conversation.messages[1], stats: { finish: 'stop' } }] },
+      { messages: 'all' },
+      { id: 7 },
+      { id: '../models' },
+    ])
+      expect(() => read(c => ({ ...c, ...damage }))).toThrow('a conversation in it is damaged.');
+  });
+
+  it('as Markdown are for reading', () => {
+    expect(toMarkdown(conversation)).toBe(
+      '# Mead: “what/why”?\n\n## Question\n\n*With the document a.txt*\n\nWhy?\n\n## Answer\n\nSo.\n\n## Answer\n',
+    );
+    expect(fileNameOf(conversation.title, 'md')).toBe('Mead whatwhy.md');
+    expect(fileNameOf('../..', 'json')).toBe('conversation.json');
+  });
+});
+
+describe('keyboard shortcuts', () => {
+  const press = (key: string, more = {}, isInField = false) =>
+    actionOf({ ...{ key, ctrlKey: false, metaKey: false, shiftKey: false, altKey: false }, ...more }, isInField);
+
+  it('do not take letters from a text field', () => {
+    expect(press('?', { shiftKey: true })).toBe('list');
+    expect(press('?', { shiftKey: true }, true)).toBeUndefined();
+    expect(press('/', {}, true)).toBeUndefined();
+    expect(press('Escape', {}, true)).toBe('stop');
+    expect(press('K', { metaKey: true }, true)).toBe('search');
+    expect(press('O', { ctrlKey: true, shiftKey: true }, true)).toBe('startNew');
+    expect(press('o', { ctrlKey: true })).toBeUndefined();
+    expect(press('k', { ctrlKey: true, altKey: true })).toBeUndefined();
+  });
+
+  it('are those of docs/web.md', () => {
+    const docs = readFileSync(new URL('../../docs/web.md', import.meta.url), 'utf8');
+    const [, table] = docs.match(/\| key .*\n\| -.*\n((?:\|.*\n)+)/)!;
+    const rows = table
+      .trim()
+      .split('\n')
+      .map(row =>
+        row
+          .split('|')
+          .slice(1, 3)
+          .map(cell => cell.replaceAll('`', '').trim()),
+      );
+    expect(rows).toEqual(SHORTCUTS);
+  });
+});

@@ -63,6 +63,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
 
     // Arrow up in an empty field edits the last question.
     await page.keyboard.press('ArrowUp');
+    await page.getByLabel('Edit message').and(page.locator(':focus')).waitFor();
     await page.keyboard.press('ControlOrMeta+A');
     await page.keyboard.type('What is the door code of the old barn?');
     await page.keyboard.press('Enter');
@@ -188,6 +189,37 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await visit.context.close();
   });
 
+  itAll('sends the system prompt and the settings of answers, and keeps them', async () => {
+    const visit = await app.visit(DESKTOP);
+    const { page } = visit;
+    await page.locator('.badge-name').waitFor();
+    const card = page.locator('.right').getByRole('region', { name: 'Answers' });
+    await card.getByLabel('Style').selectOption('Varied');
+    await card.getByText('More').click();
+    await card.getByLabel('System prompt').fill(' Be brief. ');
+    await card.getByLabel('Repetition penalty').fill('1.1');
+    await card.getByLabel('Seed').fill('7');
+    const asked = page.waitForRequest(/chat\/completions/);
+    await page.locator('#composer').fill('Hello');
+    await page.keyboard.press('Enter');
+    expect((await asked).postDataJSON()).toMatchObject({
+      messages: [
+        { role: 'system', content: 'Be brief.' },
+        { role: 'user', content: 'Hello' },
+      ],
+      ...{ temperature: 0.9, top_p: 0.95, repetition_penalty: 1.1, seed: 7, max_tokens: 4096 },
+    });
+    await visit.answer(1);
+    await card.getByLabel('Top-p').fill('0.5');
+    await page.reload();
+    await page.locator('.badge-name').waitFor();
+    expect(await card.getByLabel('Style').inputValue()).toBe('');
+    await card.getByText('More').click();
+    expect(await card.getByLabel('System prompt').inputValue()).toBe(' Be brief. ');
+    expect(await visit.violations()).toEqual([]);
+    await visit.context.close();
+  });
+
   itAll('an address opens a comparison on the sample, which can be saved as an image', async () => {
     const visit = await app.visit(DESKTOP, 'dark', `${app.url}/#compare=f16,mead2&sample=stories`);
     const { page } = visit;
@@ -259,7 +291,9 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.keyboard.press('ArrowDown');
     await page.locator('.codecs').waitFor();
     await page.locator('.badge-name').waitFor();
-    await tabTo(/^Address of a .gguf file/);
+    await tabTo('Models from the hub');
+    await page.keyboard.press('Enter');
+    await tabTo(/^Name of a model on the hub/);
     await page.keyboard.type(`${app.url}/models/mimir.gguf`);
     await page.keyboard.press('Enter');
     await page.locator('.field', { hasText: 'Model: mimir.gguf' }).waitFor();

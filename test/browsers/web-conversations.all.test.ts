@@ -50,6 +50,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     // Arrow up in an empty field edits the last question.
     await page.locator('#composer').focus();
     await page.keyboard.press('ArrowUp');
+    await page.getByLabel('Edit message').and(page.locator(':focus')).waitFor();
     await page.keyboard.press('ControlOrMeta+A');
     await page.keyboard.type('c');
     await page.keyboard.press('Enter');

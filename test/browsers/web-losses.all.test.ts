@@ -77,6 +77,28 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
       await visit.context.close();
     });
 
+    it('is whole if it was complete, though the conversation was not saved with it yet', async () => {
+      const visit = await visitWith({ temperature: 0, maxTokens: 16 });
+      await visit.page.evaluate(() => {
+        const seen = new MutationObserver(() => {
+          const text = document.querySelector('.answer:has(.stats) .markdown')?.textContent;
+          if (!text) return;
+          sessionStorage.setItem('seen', text);
+          seen.disconnect();
+          location.reload();
+        });
+        seen.observe(document.body, { childList: true, subtree: true });
+      });
+      await ask(visit, STORY);
+      await visit.page.waitForEvent('load');
+      await visit.page.locator('.badge-name').waitFor();
+      const seen = await visit.page.evaluate(() => sessionStorage.getItem('seen'));
+      expect(seen).toMatch(/\w/);
+      expect(await visit.answer(1)).toBe(seen!.trim());
+      expect(await visit.page.getByText('The page was left').count()).toBe(0);
+      await visit.context.close();
+    });
+
     it('a question without an answer can be answered', async () => {
       const visit = await visitWith({});
       app.pauseMs = 3000;
@@ -198,7 +220,8 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     it('that is none is not stored, and the one before is opened after a reload', async () => {
       const visit = await visitWith({ place: 'browser', device: 'wasm' });
       const { page } = visit;
-      await page.locator('input[name=url]').fill(`${app.url}/`);
+      await page.getByText('Models from the hub').click();
+      await page.getByLabel('Name of a model on the hub').fill(`${app.url}/`);
       await page.keyboard.press('Enter');
       await page.locator('.problem-row', { hasText: 'not a GGUF file' }).waitFor();
       expect(await page.locator('.stored li').count()).toBe(1);

@@ -1,9 +1,10 @@
 /** The app's parts that need no page: events of a stream, what an answer costs, how two answers differ. */
 import fc from 'fast-check';
-import { describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import { readAddress, writeAddress } from '../../web/src/compare/address.ts';
 import { differenceOf, levelOf } from '../../web/src/compare/difference.ts';
 import { summarize } from '../../web/src/compare/summary.ts';
+import { findHubFile, HUB, parseHubName } from '../../web/src/engine/hub.ts';
 import { readEvents } from '../../web/src/engine/sse.ts';
 import { formatBytes, formatSeconds, formatSmall } from '../../web/src/format.ts';
 import { gaugeOf } from '../../web/src/state/gauge.ts';
@@ -99,6 +100,58 @@ describe('the difference of two answers', () => {
         );
       }),
     );
+  });
+});
+
+describe('models of the hub', () => {
+  it('have names, and pages whose addresses name them', () => {
+    expect(parseHubName('org/tiny')).toEqual({ repo: 'org/tiny' });
+    expect(parseHubName(' hf:org/tiny:q4_k_m ')).toEqual({ repo: 'org/tiny', quant: 'q4_k_m' });
+    expect(parseHubName('org/tiny/sub/a.gguf')).toEqual({ repo: 'org/tiny', file: 'sub/a.gguf' });
+    expect(parseHubName(`${HUB}/org/tiny`)).toEqual({ repo: 'org/tiny' });
+    expect(parseHubName(`${HUB}/org/tiny/tree/main`)).toEqual({ repo: 'org/tiny' });
+    expect(parseHubName(`${HUB}/org/tiny/blob/main/a%20b.gguf?x=1`)).toEqual({ repo: 'org/tiny', file: 'a b.gguf' });
+    for (const other of ['', 'tiny', 'https://example.com/org/tiny', 'https://example.com/a.gguf', `${HUB}/org`])
+      expect(parseHubName(other)).toBeUndefined();
+  });
+
+  const list = (...files: [string, number][]) => {
+    const siblings = files.map(([rfilename, size]) => ({ rfilename, size }));
+    vi.stubGlobal('fetch', async () => Response.json({ siblings: [...siblings, {}, { rfilename: 7 }] }));
+  };
+  afterEach(() => {
+    vi.unstubAllGlobals();
+  });
+  const urlOf = (path: string) => `${HUB}/org/tiny/resolve/main/${path}`;
+
+  it('are found by quantization or file, else by what most people use', async () => {
+    list(
+      ['README.md', 1],
+      ['tiny-f16.gguf', 90],
+      ['tiny-Q8_0.gguf', 50],
+      ['tiny.Q4_K_M.gguf', 30],
+      ['my tiny-q2_k.gguf', 20],
+    );
+    const find = (name: string) => findHubFile(parseHubName(name)!);
+    expect(await find('org/tiny')).toEqual({ url: urlOf('tiny.Q4_K_M.gguf'), bytes: 30 });
+    expect(await find('org/tiny:q8_0')).toEqual({ url: urlOf('tiny-Q8_0.gguf'), bytes: 50 });
+    expect(await find('org/tiny:Q2_K')).toEqual({ url: urlOf('my%20tiny-q2_k.gguf'), bytes: 20 });
+    expect(await find('org/tiny/tiny-f16.gguf')).toEqual({ url: urlOf('tiny-f16.gguf'), bytes: 90 });
+    await expect(find('org/tiny:Q5_K_M')).rejects.toThrow(/^org\/tiny has no file Q5_K_M\. It has tiny-f16\.gguf, /);
+    list(['a-IQ3_S.gguf', 9], ['b-IQ2_S.gguf', 7]);
+    expect(await find('org/tiny')).toEqual({ url: urlOf('b-IQ2_S.gguf'), bytes: 7 });
+    list(['a-Q4_K_M-00001-of-00002.gguf', 9]);
+    await expect(find('org/tiny')).rejects.toThrow('org/tiny has no GGUF file that is in one part.');
+  });
+
+  it('that cannot be found say why', async () => {
+    const find = () => findHubFile({ repo: 'org/tiny' });
+    vi.stubGlobal('fetch', async () => new Response('', { status: 401 }));
+    await expect(find()).rejects.toThrow(/^There is no public repository org\/tiny at .*\. Check the name\.$/);
+    vi.stubGlobal('fetch', async () => new Response('<html>', { status: 200 }));
+    await expect(find()).rejects.toThrow(/ answered 200\. Try again later\.$/);
+    vi.stubGlobal('fetch', () => Promise.reject(new TypeError('Failed to fetch')));
+    await expect(find()).rejects.toThrow(/ cannot be reached\. Check the network\.$/);
   });
 });
 

@@ -3,7 +3,6 @@ import './style/layout.css';
 import './style/chat.css';
 import './style/markdown.css';
 import './style/panels.css';
-import './style/compare.css';
 import { render } from 'preact';
 import { loadConversations } from './state/chat.ts';
 import { reconnect } from './state/connection.ts';

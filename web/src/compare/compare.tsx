@@ -1,4 +1,5 @@
 /** The same question with two caches: their memory and speed as bars, where the answers part, and both answers. */
+import '../style/compare.css';
 import { codecsFor } from '../engine/codecs.ts';
 import { formatCount } from '../format.ts';
 import { browserModel } from '../state/connection.ts';
@@ -22,6 +23,8 @@ import {
 import { savePicture } from './picture.ts';
 import { Race } from './race.tsx';
 import { Strip } from './strip.tsx';
+
+export { openAddress, stopComparing } from './comparison.ts';
 
 export function Compare() {
   const [left, right] = panes;

@@ -27,6 +27,8 @@ export interface BrowserOptions {
   /** A preset, or the spec of a codec. */
   codec: string;
   onProgress?: (done: number, total: number) => void;
+  /** Stops loading. */
+  signal?: AbortSignal;
 }
 
 /** How many of the most likely tokens are returned. */
@@ -34,10 +36,11 @@ const TOP = 10;
 
 const MIMIR = { model: './models/mimir.gguf', profile: './models/mimir.kvprofile' };
 
-export async function openBrowser({ model, device, codec, onProgress }: BrowserOptions): Promise<Engine> {
+export async function openBrowser({ model, device, codec, onProgress, signal }: BrowserOptions): Promise<Engine> {
   const service = await start(model, {
     ...(isPreset(codec) ? { quality: codec } : { kv: codec }),
     device: device as 'auto',
+    signal,
     onProgress: ({ done, total }) => onProgress?.(done, total),
   }).catch((error: Error) => {
     if (error instanceof EngineError) throw error;

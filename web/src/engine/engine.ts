@@ -77,6 +77,9 @@ export interface AskOptions {
   /** The cache of this conversation is kept for its next question. */
   conversation?: string;
   temperature: number;
+  topP?: number;
+  repetitionPenalty?: number;
+  seed?: number;
   maxTokens?: number;
   /** End an answer that repeats itself. */
   stopLoops?: boolean;

@@ -161,11 +161,13 @@ async function* ask(
   send: (path: string, body: object, signal: AbortSignal) => Promise<Response>,
   lose: () => never,
   turns: readonly Turn[],
-  { temperature, maxTokens, stopLoops, continueAnswer, scored, signal, onPrefill }: AskOptions,
+  { scored, signal, onPrefill, ...options }: AskOptions,
 ): AsyncGenerator<AnswerPart, AnswerEnd, void> {
   const request = {
     messages: turns,
-    ...{ temperature, max_tokens: maxTokens, stop_loops: stopLoops, continue_final_message: continueAnswer },
+    ...{ temperature: options.temperature, top_p: options.topP, repetition_penalty: options.repetitionPenalty },
+    ...{ seed: options.seed, max_tokens: options.maxTokens, stop_loops: options.stopLoops },
+    continue_final_message: options.continueAnswer,
     ...{ stream: true, return_progress: true },
     stream_options: { include_usage: true },
     ...(scored && { logprobs: true, top_logprobs: 10 }),

@@ -8,6 +8,8 @@ export interface StoredModel {
   /** For `openStoredModel`. */
   path: string;
   bytes: number;
+  /** Not while its download was interrupted. */
+  isComplete: boolean;
 }
 
 export interface Storage {
@@ -30,11 +32,22 @@ export async function readStorage(): Promise<Storage> {
     return folder === 'models' && name !== 'info.json' ? [{ name: name!, folder: `models/${id}`, path, bytes }] : [];
   });
   return {
-    models,
+    models: await Promise.all(
+      models.map(async model => ({ ...model, isComplete: await isComplete(model.folder, model.bytes) })),
+    ),
     caches: { count: caches.length, bytes: caches.reduce((sum, { bytes }) => sum + bytes, 0) },
     usage,
     quota,
   };
+}
+
+/** Beside a model there is a file that says how large it is. */
+async function isComplete(folder: string, bytes: number): Promise<boolean> {
+  try {
+    return JSON.parse(await (await openStored(`${folder}/info.json`)).text()).bytes === bytes;
+  } catch {
+    return false;
+  }
 }
 
 /** A model that was stored before. */

@@ -110,7 +110,12 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
   const show = createFrame(() => update({ message, tokens, rate: rate() }));
   const keep = () => message.text + (message.reasoning ?? '') && keepUnfinished('answers', id, message);
   const timer = setInterval(keep, SAVE_MS);
-  addEventListener('pagehide', keep);
+  let isLeft = false;
+  const leave = () => {
+    isLeft = true;
+    keep();
+  };
+  addEventListener('pagehide', leave);
   keep();
   batch(() => {
     void save(conversation);
@@ -129,9 +134,10 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
     update({ prefill: { done, total, secondsLeft } });
   };
   try {
-    const { temperature, maxTokens } = settings.value;
-    const parts = engine.ask(turnsOf(conversation.messages, begun), {
-      ...{ conversation: id, temperature, maxTokens: maxTokens || undefined, stopLoops: true },
+    const { temperature, topP, repetitionPenalty, seed, maxTokens, system } = settings.value;
+    const parts = engine.ask(turnsOf(conversation.messages, { system, begun }), {
+      ...{ conversation: id, temperature, topP, repetitionPenalty, seed },
+      ...{ maxTokens: maxTokens || undefined, stopLoops: true },
       ...{ continueAnswer: begun !== undefined, signal: abort.signal, onPrefill },
     });
     let next = await parts.next();
@@ -171,17 +177,26 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
   } finally {
     show.cancel();
     clearInterval(timer);
-    removeEventListener('pagehide', keep);
-    // The user may look at another conversation, or have deleted this one.
-    const isKept = findConversation(id) !== undefined;
-    await batch(() => {
-      setRun(id, undefined);
-      return isKept && append(id, message);
-    });
-    keepUnfinished('answers', id, undefined);
-    if (isKept && message.error === undefined)
-      engine.keep(id).catch(error => showNotice(`The cache could not be saved: ${error.message}`));
+    removeEventListener('pagehide', leave);
+    const isComplete = message.stats !== undefined;
+    // The page may be left before the conversation is saved with it.
+    if (isComplete && findConversation(id)) keep();
+    // One that broke off because the page is left stays unfinished: it goes on when the page is opened again.
+    if (isComplete || !isLeft) await finish(engine, id, message);
+    else setRun(id, undefined);
   }
+}
+
+/** Adds an answer to its conversation. The user may look at another one, or have deleted this one. */
+async function finish(engine: Engine, id: string, message: Message): Promise<void> {
+  const isKept = findConversation(id) !== undefined;
+  await batch(() => {
+    setRun(id, undefined);
+    return isKept && append(id, message);
+  });
+  keepUnfinished('answers', id, undefined);
+  if (isKept && message.error === undefined)
+    engine.keep(id).catch(error => showNotice(`The cache could not be saved: ${error.message}`));
 }
 
 function append(conversation: string, message: Message): Promise<void> | undefined {

@@ -1,8 +1,9 @@
 /** The engine in use: opened at the start, and again when the user chooses another place, device or codec. */
 import { computed, signal } from '@preact/signals';
-import { type BrowserModel, openBrowser } from '../engine/browser.ts';
+import { type BrowserModel, type BrowserOptions, openBrowser } from '../engine/browser.ts';
 import { cachesFor, DEFAULT_CACHE } from '../engine/codecs.ts';
 import { type CacheUse, type Engine, EngineError } from '../engine/engine.ts';
+import { findHubFile, parseHubName } from '../engine/hub.ts';
 import { openServer } from '../engine/server.ts';
 import { findStoredModel } from '../engine/storage.ts';
 import { announcement } from './notice.ts';
@@ -39,8 +40,9 @@ export const missingFile = computed(() => {
 /** Of all conversations; undefined before it is known. */
 export const cacheUse = signal<CacheUse | undefined>(undefined);
 
-/** Counts attempts: only the last one counts. */
+/** Counts attempts: only the last one counts, and stops the one before. */
 let attempts = 0;
+let opening: AbortController | undefined;
 
 /** Milliseconds before a server that is lost is asked again: more each time. */
 const MIN_PAUSE_MS = 1000;
@@ -65,6 +67,9 @@ async function connect(attempt: number, losses = 0): Promise<void> {
         Math.min(MAX_PAUSE_MS, MIN_PAUSE_MS * 2 ** losses),
       );
   };
+  opening?.abort();
+  opening = new AbortController();
+  const { signal } = opening;
   // What is said of a lost server stays until it is back.
   if (losses === 0) show({ phase: 'opening' });
   await previous?.close();
@@ -74,9 +79,9 @@ async function connect(attempt: number, losses = 0): Promise<void> {
       engine = await findServer(detail => show({ phase: 'opening', detail }));
       if (!engine) place = 'browser';
     }
-    engine ??= await openModel((done, total) =>
-      show({ phase: 'opening', detail: 'Loading the model', progress: done / total }),
-    );
+    const onProgress = (done: number, total: number) =>
+      show({ phase: 'opening', detail: 'Loading the model', progress: done / total });
+    engine ??= await openModel({ onProgress, signal });
     if (attempt !== attempts) return await engine.close();
     show({ phase: 'ready', engine });
     if (losses > 0) announcement.value = 'The server is back';
@@ -112,14 +117,14 @@ async function findServer(onWait: (detail: string) => void): Promise<Engine | un
 /** The model before a change: one that turns out not to run is not opened again after a reload. */
 let lastGood = settings.value.model;
 
-async function openModel(onProgress: (done: number, total: number) => void): Promise<Engine> {
+async function openModel(options: Pick<BrowserOptions, 'onProgress' | 'signal'>): Promise<Engine> {
   if (missingFile.value !== undefined)
     throw new EngineError(
       `${missingFile.value} was opened from a file, and a page may not open it again by itself. Choose it again.`,
     );
   const { device, codec } = settings.value;
   const model = browserModel.value;
-  const engine = await openBrowser({ model, device, codec, onProgress }).catch(error => {
+  const engine = await openBrowser({ model, device, codec, ...options }).catch(error => {
     if (error instanceof EngineError && error.reason === 'model') change({ model: lastGood });
     throw error;
   });
@@ -147,6 +152,28 @@ export function useModel(model: BrowserModel | undefined): Promise<void> {
     ...(!hasCodec && { codec: DEFAULT_CACHE }),
   });
 }
+
+/** Opens a file as the model of this browser, and runs there. */
+export function openModelFile(file: File): Promise<void> {
+  const { device } = settings.value;
+  change({ place: 'browser', device: device === 'auto' ? 'wasm' : device });
+  return useModel({ file });
+}
+
+/** Opens a model by its name on the hub, the address of its page there, or any other address of a .gguf file. */
+export async function loadNamedModel(name: string): Promise<void> {
+  const { hub } = settings.value;
+  const hubName = parseHubName(name, hub);
+  if (!hubName && !/^https?:/.test(name.trim()))
+    throw new EngineError(`${name} is no name of a model, such as owner/name:Q4_K_M, and no address.`);
+  await useModel({ url: hubName ? (await findHubFile(hubName, hub)).url : name.trim() });
+}
+
+/** Goes back to the model before. A download that has begun goes on when its model is loaded again. */
+export const stopLoading = (): Promise<void> => {
+  browserModel.value = lastGood && !('fileName' in lastGood) ? lastGood : undefined;
+  return use({ model: lastGood });
+};
 
 export async function unlock(key: string): Promise<void> {
   apiKey.write(key);

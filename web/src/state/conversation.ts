@@ -86,7 +86,11 @@ export function contentOf({ text, attachments = [] }: Message): string {
 }
 
 /** What the model reads: messages without text, such as failed answers, are left out. `begun`: an answer that goes on. */
-export const turnsOf = (messages: readonly Message[], begun?: Message): Turn[] => [
+export const turnsOf = (
+  messages: readonly Message[],
+  { system, begun }: { system?: string; begun?: Message },
+): Turn[] => [
+  ...(system?.trim() ? [{ role: 'system' as const, content: system.trim() }] : []),
   ...messages
     .map(message => ({ role: message.role, content: contentOf(message) }))
     .filter(({ content }) => content.length > 0),

@@ -13,19 +13,36 @@ export interface Settings {
   codec: string;
   /** In this browser: the model's address; its path in the storage; or the name of a file that is not stored. Default: Mimir. */
   model?: { url: string } | { path: string } | { fileName: string };
+  /** Where models are found by name: the address of a mirror. Default: the Hugging Face hub. */
+  hub?: string;
   /** Whether there was no server where this page comes from. */
   isStaticHost?: boolean;
   temperature: number;
+  /** Only the likeliest tokens that are this likely together; 1: all. */
+  topP: number;
+  /** Makes tokens less likely that came before; 1: no. */
+  repetitionPenalty: number;
+  /** With the same one, the same question gets the same answer. Default: another one each time. */
+  seed?: number;
   /** Tokens of an answer; 0: as many as fit. */
   maxTokens: number;
+  /** What the model is told before each conversation; may be empty. */
+  system: string;
 }
+
+/** Settings of answers that go together. */
+export const STYLES: Readonly<Record<string, Pick<Settings, 'temperature' | 'topP'>>> = {
+  Exact: { temperature: 0, topP: 1 },
+  Balanced: { temperature: 0.3, topP: 1 },
+  Varied: { temperature: 0.9, topP: 0.95 },
+};
 
 const KEY = 'kvasir.settings';
 const API_KEY = 'kvasir.apiKey';
 
 const defaults: Settings = {
   ...{ theme: 'auto', place: 'server', device: 'wasm', codec: DEFAULT_CACHE },
-  ...{ temperature: 0.3, maxTokens: 4096 },
+  ...{ ...STYLES.Balanced!, repetitionPenalty: 1, maxTokens: 4096, system: '' },
 };
 
 function read(): Settings {

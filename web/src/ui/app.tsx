@@ -2,8 +2,6 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { readAddress } from '../compare/address.ts';
-import { Compare } from '../compare/compare.tsx';
-import { openAddress, stopComparing } from '../compare/comparison.ts';
 import { codecsFor } from '../engine/codecs.ts';
 import { messages, run, runs, tokensInCache } from '../state/answering.ts';
 import { send, startNew, stop } from '../state/chat.ts';
@@ -18,11 +16,14 @@ import { DropTarget } from './drop-target.tsx';
 import { Failure } from './failure.tsx';
 import { CloseIcon, CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
 import { Inspector } from './inspector.tsx';
+import { createLate } from './late.ts';
 import { ShortcutList, useShortcuts } from './shortcuts.tsx';
 import { Sidebar } from './sidebar.tsx';
 import { Thread } from './thread.tsx';
 import { TransferDialog } from './transfer-dialog.tsx';
 import { Unlock } from './unlock.tsx';
+
+const lateComparison = createLate(() => import('../compare/compare.tsx'));
 
 /** As in layout.css. */
 const NARROW = '(max-width: 820px)';
@@ -46,7 +47,7 @@ export function App() {
   useShortcuts({
     stop() {
       stop();
-      stopComparing();
+      if (isComparing.value) lateComparison()?.stopComparing();
     },
     startNew() {
       startNew();
@@ -69,7 +70,7 @@ export function App() {
       );
       if (!address) return;
       isComparing.value = true;
-      void openAddress(address);
+      void import('../compare/compare.tsx').then(({ openAddress }) => openAddress(address));
     };
     openShared();
     addEventListener('hashchange', openShared);
@@ -119,7 +120,7 @@ export function App() {
       <aside class="left wide-enough" aria-label="Saved conversations">
         <Sidebar onChoose={showChat} />
       </aside>
-      <main>{isComparing.value ? <Compare /> : <Body />}</main>
+      <main>{isComparing.value ? <Comparison /> : <Body />}</main>
       <aside class="right wide-enough" aria-label="Cache and model">
         <Inspector />
       </aside>
@@ -138,6 +139,11 @@ export function App() {
       </div>
     </div>
   );
+}
+
+function Comparison() {
+  const comparison = lateComparison();
+  return comparison ? <comparison.Compare /> : null;
 }
 
 function Body() {

@@ -1,6 +1,7 @@
 /** Files can be dropped anywhere on the page. */
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
+import { openModelFile } from '../state/connection.ts';
 import { addFiles } from './attachments.tsx';
 
 export function DropTarget() {
@@ -18,7 +19,10 @@ export function DropTarget() {
       drop(event: DragEvent) {
         event.preventDefault();
         isDragging.value = false;
-        void addFiles([...(event.dataTransfer?.files ?? [])]);
+        const files = [...(event.dataTransfer?.files ?? [])];
+        const model = files.find(({ name }) => /\.gguf$/i.test(name));
+        if (model) void openModelFile(model);
+        else void addFiles(files);
       },
     };
     const entries = Object.entries(listeners) as [string, EventListener][];
@@ -27,5 +31,9 @@ export function DropTarget() {
       for (const [type, listener] of entries) removeEventListener(type, listener);
     };
   }, [isDragging]);
-  return isDragging.value && <div class="drop-target">Drop to add it to the conversation</div>;
+  return (
+    isDragging.value && (
+      <div class="drop-target">Drop a document to ask about it, or a .gguf file to use it as the model</div>
+    )
+  );
 }

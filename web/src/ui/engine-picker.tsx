@@ -4,9 +4,10 @@ import { cachesFor } from '../engine/codecs.ts';
 import { canStore } from '../engine/storage.ts';
 import { formatBytes } from '../format.ts';
 import { runs } from '../state/answering.ts';
-import { browserModel, connection, hasServer, missingFile, use, useModel } from '../state/connection.ts';
+import { browserModel, connection, hasServer, missingFile, stopLoading, use, useModel } from '../state/connection.ts';
 import { type Settings, settings } from '../state/settings.ts';
 import { ModelFileButton } from './model-file-button.tsx';
+import { ModelList } from './model-list.tsx';
 
 type Place = Pick<Settings, 'place' | 'device'>;
 
@@ -58,6 +59,7 @@ export function EnginePicker() {
 
 function ModelPicker({ isBusy }: { isBusy: boolean }) {
   const model = browserModel.value;
+  const isLoading = connection.value.phase === 'opening' && model !== undefined && 'url' in model;
   return (
     <div class="field">
       <span>
@@ -84,25 +86,12 @@ function ModelPicker({ isBusy }: { isBusy: boolean }) {
           </button>
         )}
       </span>
-      <form
-        class="row address"
-        onSubmit={event => {
-          event.preventDefault();
-          void useModel({ url: String(new FormData(event.currentTarget).get('url')) });
-        }}
-      >
-        <input
-          type="url"
-          name="url"
-          required
-          disabled={isBusy}
-          placeholder="https://…/model.gguf"
-          aria-label="Address of a .gguf file; it is kept in this browser"
-        />
-        <button type="submit" class="button slim" disabled={isBusy}>
-          Load
+      {isLoading && (
+        <button type="button" class="button slim" onClick={() => void stopLoading()}>
+          Pause
         </button>
-      </form>
+      )}
+      <ModelList isBusy={isBusy} />
     </div>
   );
 }

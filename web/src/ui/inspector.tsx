@@ -5,7 +5,7 @@ import { formatBytes, formatCount, formatRate, formatSmall } from '../format.ts'
 import { messages, run, tokensInCache } from '../state/answering.ts';
 import { cacheUse, connection, refreshCacheUse } from '../state/connection.ts';
 import { gaugeOf } from '../state/gauge.ts';
-import { change, settings } from '../state/settings.ts';
+import { AnswerSettings } from './answer-settings.tsx';
 import { Bar } from './bar.tsx';
 import { EnginePicker } from './engine-picker.tsx';
 import { PageCard } from './page-card.tsx';
@@ -19,7 +19,7 @@ export function Inspector() {
       {engine && <PageCard info={engine.info} />}
       {engine && <SpeedCard />}
       <EnginePicker />
-      <Sampling />
+      <AnswerSettings />
       {engine && <ModelCard info={engine.info} />}
       <StorageCard />
     </div>
@@ -124,41 +124,6 @@ function SpeedCard() {
           {last.reusedTokens > 0 && `, ${formatCount(last.reusedTokens)} reused`}
         </p>
       )}
-    </section>
-  );
-}
-
-/** Tokens of an answer; 0: as many as fit. */
-const LENGTHS = [256, 512, 1024, 2048, 4096, 8192, 16384, 0];
-
-function Sampling() {
-  const { temperature, maxTokens } = settings.value;
-  return (
-    <section class="card" aria-labelledby="sampling-title">
-      <h2 id="sampling-title">Answers</h2>
-      <label class="slider">
-        <span>
-          Temperature <output>{temperature === 0 ? '0: always the likeliest word' : temperature}</output>
-        </span>
-        <input
-          type="range"
-          min={0}
-          max={1.5}
-          step={0.1}
-          value={temperature}
-          onInput={event => change({ temperature: event.currentTarget.valueAsNumber })}
-        />
-      </label>
-      <label class="field">
-        <span>Maximum length</span>
-        <select value={String(maxTokens)} onChange={event => change({ maxTokens: Number(event.currentTarget.value) })}>
-          {LENGTHS.map(length => (
-            <option key={length} value={String(length)}>
-              {length === 0 ? 'As long as the context' : `${formatCount(length)} tokens`}
-            </option>
-          ))}
-        </select>
-      </label>
     </section>
   );
 }

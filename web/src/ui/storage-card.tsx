@@ -5,7 +5,7 @@ import { canStore, deleteStoredFiles, readStorage, type Storage } from '../engin
 import { formatBytes, formatCount } from '../format.ts';
 import { runs } from '../state/answering.ts';
 import { removeAll } from '../state/chat.ts';
-import { connection } from '../state/connection.ts';
+import { connection, useModel } from '../state/connection.ts';
 import { conversations } from '../state/conversations.ts';
 import { showNotice } from '../state/notice.ts';
 import { askToDelete } from './deletion.tsx';
@@ -24,6 +24,7 @@ export function StorageCard() {
   useEffect(() => void refresh(), [connection.value.phase, runs.value.size, conversations.value.length]);
   const { models = [], caches, usage = 0, quota = 0 } = storage.value ?? {};
   const count = conversations.value.length;
+  const { phase, place } = connection.value;
   return (
     <section class="card" aria-labelledby="storage-title">
       <h2 id="storage-title">Stored in this browser</h2>
@@ -34,10 +35,21 @@ export function StorageCard() {
             {!!caches?.count && <span class="quiet">, caches {formatBytes(caches.bytes)}</span>}
           </span>
         </li>
-        {models.map(({ name, folder, bytes }) => (
+        {models.map(({ name, folder, path, bytes, isComplete }) => (
           <li key={folder}>
             <span class="stored-name">{name}</span>
             <span class="quiet">{formatBytes(bytes)}</span>
+            {isComplete && place === 'browser' && (
+              <button
+                type="button"
+                class="button slim"
+                disabled={phase === 'opening'}
+                onClick={() => void useModel({ path })}
+                aria-label={`Use ${name}`}
+              >
+                Use
+              </button>
+            )}
             <button
               type="button"
               class="icon-button small"

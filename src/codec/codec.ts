@@ -18,7 +18,8 @@ export interface Shape {
   ropeFrequencies?: Float64Array;
 }
 
-export type Side = 'key' | 'value';
+export const SIDES = ['key', 'value'] as const;
+export type Side = (typeof SIDES)[number];
 
 export interface PageCodec extends DevicePageCodec {
   /** Spec of this side, e.g. `tq4-raw`. */

@@ -48,7 +48,7 @@ export interface TenantUsage {
   newest: number;
 }
 
-export const DEFAULT_TTL_MS = 7 * 24 * 3600 * 1000;
+const DEFAULT_TTL_MS = 7 * 24 * 3600 * 1000;
 const SWEEP_MS = 60_000;
 /** One read, unless a record is longer: short, so that the first record is verified while the next ones are read. */
 const READ_BYTES = 2 ** 19;

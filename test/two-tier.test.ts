@@ -7,6 +7,7 @@ import { writeGguf } from './support/gguf-writer.ts';
 import { ALL_CASES, LONG_CASES } from './support/matrix.ts';
 import { roundF16 } from './support/round-f16.ts';
 import { tinyModel } from './support/tiny-model.ts';
+import { traceOf } from './support/trace-of.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const tiny = new Blob([writeGguf(tinyModel({ tied: false, headDim: 32 }))]);
@@ -15,7 +16,6 @@ const load = (options: LoadOptions) =>
 const promptOf = (seed: number, length = 90) =>
   Array.from({ length }, (_, i) => ((i + seed) * (i + 3 * seed) * 31 + 7) % 256);
 const greedy = { temperature: 0, ignoreEos: true, logprobs: 0, maxTokens: 24 };
-const traceOf = ({ logprobs }: Result) => logprobs!.map(({ id, logprob }) => `${id} ${logprob}`);
 const rounded = (values: Float32Array) => values.map(roundF16);
 
 /** Bytes of a cache in which one conversation of `tokens` can run beside the codes of some others. */

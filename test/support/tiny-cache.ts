@@ -16,6 +16,9 @@ export const PAUSE = { isOver: false };
 const TAIL_BLOCK = tailBlockTokens(PAGE);
 const DIMS = 2;
 
+/** Token ids of a text: each follows the one before it. */
+export const numbers = (count: number, first = 0): number[] => Array.from({ length: count }, (_, i) => first + i);
+
 /** Stores vectors as they are. */
 const identity = {
   pageBytes: 4 * PAGE * DIMS,

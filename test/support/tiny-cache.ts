@@ -78,7 +78,7 @@ export function createObservedDevice() {
 }
 
 /** What the token at each position writes: keys, then values. It depends on the salt and on all tokens before. */
-export function tokenValues(salt: string, ids: readonly number[]): number[][] {
+function tokenValues(salt: string, ids: readonly number[]): number[][] {
   let hash = 0x811c9dc5;
   const mix = (x: number) => {
     hash = Math.imul(hash ^ x, 0x01000193);

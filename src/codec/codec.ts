@@ -18,8 +18,8 @@ export interface Shape {
   ropeFrequencies?: Float64Array;
 }
 
-export const SIDES = ['key', 'value'] as const;
-export type Side = (typeof SIDES)[number];
+export type Side = 'key' | 'value';
+export const SIDES: readonly Side[] = ['key', 'value'];
 
 export interface PageCodec extends DevicePageCodec {
   /** Spec of this side, e.g. `tq4-raw`. */

@@ -2,11 +2,10 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import { kvasir } from './support/command.ts';
+import { mimir } from './support/mimir.ts';
 
-const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-demo-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 

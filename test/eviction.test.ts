@@ -1,14 +1,13 @@
 /** Eviction policies in a running model. */
-import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Model } from '../src/api/model.ts';
 import { createKvGraph, type KvGraph } from '../src/eviction/graph/kv-graph.ts';
 import { writeGguf } from './support/gguf-writer.ts';
 import { itAll } from './support/matrix.ts';
+import { mimir } from './support/mimir.ts';
 import { tinyModel } from './support/tiny-model.ts';
 
 const tiny = writeGguf(tinyModel());
-const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
 
 /** The graph may take so much of the time of requests. */
 const MAX_SHARE = 0.01;

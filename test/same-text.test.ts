@@ -6,19 +6,19 @@ import { execFile } from 'node:child_process';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
 import { planBytes } from '../src/plan/plan.ts';
 import { writeGguf, writeTempModel } from './support/gguf-writer.ts';
 import { ALL_CASES, LONG_CASES, matrix } from './support/matrix.ts';
+import { mimir } from './support/mimir.ts';
 import { describeWithFile, smolModel } from './support/shared.ts';
 import { tinyModel } from './support/tiny-model.ts';
+import { traceOf } from './support/trace-of.ts';
 
 const tinySpec = tinyModel({ tied: false, headDim: 32 });
 const tiny = new Blob([writeGguf(tinySpec)]);
-const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
 
 let folder: string;
 let [sessions, tenants] = [0, 0];
@@ -30,7 +30,6 @@ afterAll(() => rm(folder, { recursive: true }));
 /** Tenants share nothing: the prompts of a new one are computed from the start. */
 const newTenant = () => `${tenants++}`;
 const greedy = (maxTokens: number) => ({ temperature: 0, ignoreEos: true, logprobs: 0, maxTokens });
-const traceOf = ({ logprobs }: Result) => logprobs!.map(({ id, logprob }) => `${id} ${logprob}`);
 
 /** Token ids that look random, and differ with `seed` from the first one on. */
 const tokensOf = (length: number, vocab: number, seed = 0) =>

@@ -1,17 +1,16 @@
 /** Shadow mode: every page in f16 beside its codes. */
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import { type LoadOptions, loadModel, type Result, UnsupportedError } from '../src/index.ts';
+import { type LoadOptions, loadModel, UnsupportedError } from '../src/index.ts';
 import { writeGguf } from './support/gguf-writer.ts';
 import { ALL_CASES, LONG_CASES, matrix } from './support/matrix.ts';
+import { mimir } from './support/mimir.ts';
 import { tinyModel } from './support/tiny-model.ts';
+import { traceOf } from './support/trace-of.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const tiny = new Blob([writeGguf(tinyModel({ tied: false, headDim: 32 }))]);
-const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
 const prompt = Array.from({ length: 75 }, (_, i) => (i * i * 31 + 7) % 256);
 const greedy = { temperature: 0, ignoreEos: true, logprobs: 0, maxTokens: 24 };
-const traceOf = ({ logprobs }: Result) => logprobs!.map(({ id, logprob }) => `${id} ${logprob}`);
 const load = (options: LoadOptions) => loadModel(tiny, { pageTokens: 16, context: 512, ...options });
 
 function testDevice(device: 'js' | 'wasm' | 'webgpu') {

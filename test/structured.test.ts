@@ -2,17 +2,16 @@
  * Structured output, tools and reasoning with real models. The soak over all schemas runs with KVASIR_ALL; what a token
  * costs is counted in src/engine/grammar/automaton.test.ts.
  */
-import { fileURLToPath } from 'node:url';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { describe, expect, it } from 'vitest';
 import { type ChatMessage, InputError, loadModel, type Model, type Tool } from '../src/index.ts';
 import { writeGguf } from './support/gguf-writer.ts';
 import { ALL_CASES, itAll, LONG_CASES } from './support/matrix.ts';
+import { mimir } from './support/mimir.ts';
 import { schemas } from './support/schemas.ts';
 import { describeWithFile, smolModel } from './support/shared.ts';
 import { tinyModel } from './support/tiny-model.ts';
 
-const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
 const ajv = new Ajv2020({
   // 1.12 / 0.01 is not quite 112 in floating point.
   multipleOfPrecision: 9,

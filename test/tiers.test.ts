@@ -6,7 +6,6 @@ import { execFile } from 'node:child_process';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
@@ -14,14 +13,15 @@ import { planBytes } from '../src/plan/plan.ts';
 import { createHostStore } from '../src/store/host-store.ts';
 import { writeGguf, writeTempModel } from './support/gguf-writer.ts';
 import { ALL_CASES, itAll, matrix } from './support/matrix.ts';
+import { mimir } from './support/mimir.ts';
 import { type RedisServer, startRedis } from './support/redis-server.ts';
 import { describeWithRedis } from './support/redis-suite.ts';
 import { tinyModel } from './support/tiny-model.ts';
+import { traceOf } from './support/trace-of.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const tinySpec = tinyModel({ tied: false, headDim: 32 });
 const tiny = new Blob([writeGguf(tinySpec)]);
-const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
 const PAGE = 16;
 /** Every length modulo the page, or the ends of a page. */
 const LENGTHS = ALL_CASES
@@ -40,7 +40,6 @@ const load = (kv: string, options: LoadOptions = {}, input = ['mead2', 'oaken'].
     ...options,
   });
 const greedy = { temperature: 0, ignoreEos: true, logprobs: 0, maxTokens: 5 };
-const traceOf = ({ logprobs }: Result) => logprobs!.map(({ id, logprob }) => `${id} ${logprob}`);
 const promptOf = (length: number) => Array.from({ length }, (_, i) => (i * i * 31 + i * 17 + length * 101 + 7) % 256);
 const wholePages = (length: number) => Math.floor((length - 1) / PAGE) * PAGE;
 const hostStore = () => createHostStore({ capacity: 2 ** 28 });

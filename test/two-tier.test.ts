@@ -1,12 +1,13 @@
 /** Two-tier mode: f16 pages while a conversation is used, codes when others need the room. */
 import { describe, expect, it } from 'vitest';
 import { type Conversation, InputError, type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
-import { fromF16, toF16 } from '../src/kernel/float.ts';
 import { type Plan, planBytes, withMode } from '../src/plan/plan.ts';
 import { openGenerations } from './support/generations.ts';
 import { writeGguf } from './support/gguf-writer.ts';
 import { ALL_CASES, LONG_CASES } from './support/matrix.ts';
+import { roundF16 } from './support/round-f16.ts';
 import { tinyModel } from './support/tiny-model.ts';
+import { traceOf } from './support/trace-of.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const tiny = new Blob([writeGguf(tinyModel({ tied: false, headDim: 32 }))]);
@@ -15,8 +16,7 @@ const load = (options: LoadOptions) =>
 const promptOf = (seed: number, length = 90) =>
   Array.from({ length }, (_, i) => ((i + seed) * (i + 3 * seed) * 31 + 7) % 256);
 const greedy = { temperature: 0, ignoreEos: true, logprobs: 0, maxTokens: 24 };
-const traceOf = ({ logprobs }: Result) => logprobs!.map(({ id, logprob }) => `${id} ${logprob}`);
-const rounded = (values: Float32Array) => values.map(value => fromF16(toF16(value)));
+const rounded = (values: Float32Array) => values.map(roundF16);
 
 /** Bytes of a cache in which one conversation of `tokens` can run beside the codes of some others. */
 const roomIn = (plan: Plan, tokens: number, others: number): number =>

@@ -6,11 +6,12 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
+import { type LoadOptions, loadModel, type Model } from '../src/index.ts';
 import { createHostStore } from '../src/store/host-store.ts';
 import { typed, writeGguf } from './support/gguf-writer.ts';
 import { LONG_CASES } from './support/matrix.ts';
 import { tinyModel } from './support/tiny-model.ts';
+import { traceOf } from './support/trace-of.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 
 const PAGE = 16;
@@ -36,7 +37,6 @@ const load = (options: LoadOptions = {}) =>
     ...options,
   });
 const greedy = { temperature: 0, ignoreEos: true, logprobs: 0, maxTokens: 5 };
-const traceOf = ({ logprobs }: Result) => logprobs!.map(({ id, logprob }) => `${id} ${logprob}`);
 const promptOf = (length: number) => Array.from({ length }, (_, i) => (i * i * 31 + i * 17 + 7) % 256);
 
 let folder: string;

@@ -18,7 +18,7 @@ const [TOKENS, GROUP] = [128, 32];
 const [FIRST, BITS] = [4, 2];
 
 /** Names of the transforms, as in the tables: what KIVI quantizes, and OScaR with one or both of its parts. */
-export const TRANSFORMS = ['neither', 'scaling', 'rotation', 'both'] as const;
+const TRANSFORMS = ['neither', 'scaling', 'rotation', 'both'] as const;
 
 export async function measureTokenNorms(engine: Engine, ids: readonly number[]): Promise<LayerNorms[]> {
   const { config, device } = engine;

@@ -4,6 +4,7 @@ import type { KvCache } from '../cache/kv-cache.ts';
 import { whenPrefetched } from '../cache/prefetch.ts';
 import { saltOf } from '../cache/salt.ts';
 import { createCodec } from '../codec/kv.ts';
+import { F16 } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { Plan } from '../plan/plan.ts';
 import { createYielder } from '../platform/event-loop.ts';
@@ -40,7 +41,7 @@ export async function* decodeLeaves(
   // The last token of a prompt is never looked for.
   const prompt = [...ids, 0];
   const { pageTokens } = plan;
-  const f16 = createCodec('f16', plan.codecs[0].shape);
+  const f16 = createCodec(F16, plan.codecs[0].shape);
   const sideBytes = f16.keys.pageBytes;
   const bytes = new Uint8Array(layers.length * 2 * sideBytes);
   const values = new Uint16Array(bytes.buffer);

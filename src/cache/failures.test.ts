@@ -5,6 +5,7 @@ import {
   createObservedDevice,
   expectContents,
   LEAF,
+  numbers,
   PAUSE,
   TRACKED_LEAF,
   tinyShape,
@@ -13,7 +14,6 @@ import { CapacityError } from '../util/errors.ts';
 import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
 import type { Sequence } from './sequence.ts';
 
-const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 const alice = { name: 'alice' };
 
 /** Bytes between the capacities that are tried; all blocks are multiples of 8. */

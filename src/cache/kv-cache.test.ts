@@ -4,6 +4,7 @@ import {
   createObservedDevice,
   expectContents,
   LEAF,
+  numbers,
   PAGE,
   PAUSE,
   TRACKED_LEAF,
@@ -35,7 +36,6 @@ function create({ sinks = 2, capacity, ...options }: Partial<Settings> = {}) {
   return { cache, device, run };
 }
 
-const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 const alice = { name: 'alice' };
 
 describe('nearest', () => {

@@ -5,6 +5,7 @@ import {
   createObservedDevice,
   expectContents,
   LEAF,
+  numbers,
   PAGE,
   PAUSE,
   tinyShape,
@@ -16,7 +17,6 @@ import { createKvCache } from './kv-cache.ts';
 import { whenPrefetched } from './prefetch.ts';
 
 const identity = { model: '', rope: '', plan: '', tables: '', arithmetic: '', format: 1 };
-const numbers = (count: number) => Array.from({ length: count }, (_, i) => i);
 const PROMPT = numbers(10 * PAGE + 1);
 
 const openStore = () => createTierChain([{ store: createHostStore({ capacity: 2 ** 20 }), isOwned: true }]);

@@ -6,6 +6,7 @@ import {
   createObservedDevice,
   expectContents,
   LEAF,
+  numbers,
   PAGE as P,
   tinyShape,
 } from '../../test/support/tiny-cache.ts';
@@ -49,8 +50,6 @@ function createShared({ capacity = 10_000, sinks = 2, ...options }: Partial<Sett
   const fillUp = () => pool.allocate(capacity - pool.used, [0]);
   return { device, pool, index, open, fill, adopt, fillUp, reclaim };
 }
-
-const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 
 describe('fork', () => {
   it('has the same tokens, holds the same leaves and sinks, and has a tail of its own', () => {

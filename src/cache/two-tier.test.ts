@@ -5,6 +5,7 @@ import {
   appendAll,
   createObservedDevice,
   expectContents,
+  numbers,
   PAGE,
   PAUSE,
   TWO_TIER_LEAF,
@@ -23,8 +24,6 @@ const create = (pages: number, recent = 0) => {
   const capacity = pages * TWO_TIER_LEAF.bytes;
   return { device, allocated, cache: createKvCache({ ...options, capacity }) };
 };
-
-const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 
 it('frees the newest f16 pages of the oldest idle sequence first', () => {
   const { device, cache } = create(1000);

@@ -3,6 +3,7 @@ import {
   appendAll,
   createObservedDevice,
   expectContents,
+  numbers,
   PAGE,
   PAUSE,
   tinyShape,
@@ -37,7 +38,6 @@ function create(options: Partial<KvCacheOptions> = {}) {
   return { cache, device, run };
 }
 
-const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 const windowPages = ({ view }: Sequence) => view.windowPages!.flatMap((page, i) => (page ? [i] : []));
 
 describe('layers with a window', () => {

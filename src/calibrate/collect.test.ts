@@ -5,12 +5,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { writeGguf } from '../../test/support/gguf-writer.ts';
+import { roundF16 } from '../../test/support/round-f16.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
+import { SIDES } from '../codec/codec.ts';
 import { applyRope } from '../codec/parts/rope.ts';
 import { parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
-import { roundF16 } from '../kernel/float.ts';
 import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
 import { type AttentionWeights, SINKS } from '../plan/attention-sensitivity.ts';
 import { outputGrams, valueMetric } from '../plan/metric.ts';
@@ -158,7 +159,7 @@ describe('samples', () => {
     );
   });
 
-  it.each(['key', 'value'] as const)('hold each %s rounded to f16, with its position', side => {
+  it.each(SIDES)('hold each %s rounded to f16, with its position', side => {
     const samples = samplesFromRecords(shape, records[1], side, new Float64Array());
     expect(samples.count).toBe(60);
     for (const [row, layers] of seen.entries()) {
@@ -185,7 +186,7 @@ describe('samples', () => {
       [1, 0],
     ]) {
       const looked = rows.map((_, row) => expectedSensitivity(layer, row, head));
-      for (const side of ['key', 'value'] as const) {
+      for (const side of SIDES) {
         const raw = rows.flatMap((_, row) => Array.from(sampledPositions(shape, row), t => looked[row][side][t]));
         const { attentionWeights } = samplesFromRecords(shape, records[layer], side, new Float64Array());
         const mean = raw.reduce((a, b) => a + b) / 60;

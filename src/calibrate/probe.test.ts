@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { writeGguf } from '../../test/support/gguf-writer.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
+import { SIDES, type Side } from '../codec/codec.ts';
 import { createCodec } from '../codec/kv.ts';
 import { DEFAULT_WINDOW, parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
@@ -16,7 +17,6 @@ import type { Profile, ProfileContent } from '../plan/profile.ts';
 import { openCheckpoint } from './checkpoint.ts';
 import { type ProbeOptions, probe } from './probe.ts';
 
-const SIDES = ['key', 'value'] as const;
 const row = Array.from({ length: 200 }, (_, i) => (i * i * 7 + 31 * i) % 256);
 /** Probes run on the first 192 tokens and score the last 96 of them: those from 128 on read a sealed page. */
 const scored = 96;
@@ -51,7 +51,7 @@ const options = async (): Promise<ProbeOptions> => ({
 });
 
 /** The divergence of whole runs over the first 192 tokens, with one side of one layer in tq2 and all else in f16. */
-async function measureSide(layer: number, side: 'key' | 'value'): Promise<number> {
+async function measureSide(layer: number, side: Side): Promise<number> {
   const exact = createCodec('f16', shape);
   const coded = createCodec(side === 'key' ? 'tq2/f16' : 'f16/tq2', shape);
   const codecs = [0, 1].map(i => (i === layer ? coded : exact));

@@ -4,7 +4,7 @@
  * then measured on a longer row: they set the scale, since divergence grows with the length of the context, and tell what
  * to expect of each codec.
  */
-import type { Side } from '../codec/codec.ts';
+import { SIDES, type Side } from '../codec/codec.ts';
 import type { KvLearned } from '../codec/kv.ts';
 import { type KvSpec, specOf } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
@@ -36,7 +36,6 @@ const PROBES: Record<string, SensitivityProbe> = {
 /** Measured in addition, so that `auto` can choose from them, if the model and the profile support them. */
 const COMPARED_SPECS = [specOf('mead3'), specOf('tq4')];
 
-const SIDES = ['key', 'value'] as const;
 /** Layers that are probed together if there are estimates to divide the divergence by. */
 const GROUP = 4;
 /** Plans are measured on rows that are this much longer than what is scored of a probe. */

@@ -1,4 +1,5 @@
 /** Learns the codecs' parameters for every layer and side from the records of all rows: one small profile file each. */
+import type { Side } from '../codec/codec.ts';
 import { checkShape } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { shapeOfLayer } from '../plan/plan.ts';
@@ -44,7 +45,7 @@ export async function train(options: TrainOptions): Promise<Trained | undefined>
 async function learnOne(
   { shape, codecShape, codecs, rows, attentionWeights, content, checkpoint, workers }: TrainOptions,
   layer: number,
-  side: 'key' | 'value',
+  side: Side,
 ): Promise<Uint8Array> {
   const records = await readRecords(checkpoint, shape, rows.length, layer);
   const request = {

@@ -16,7 +16,7 @@ import { checkToolChoice, checkTools, isToolChoice } from './tools.ts';
 
 export { checkContent, checkMessages };
 
-export const generateRules = {
+const generateRules = {
   ...sampleRules,
   maxTokens: integer(1),
   stop: rule('a string or an array of strings, none of them empty', value =>
@@ -69,7 +69,7 @@ const integers = rule(
 
 export const decodeLeavesRules = { layers: integers, pages: integers, tenant: string(), cacheSalt: string() };
 
-export const conversationRules = {
+const conversationRules = {
   system: string(),
   tenant: string(),
   messages: (value => checkMessages(value)) satisfies Rule,

@@ -1,6 +1,7 @@
 /** `kvasir cache`: what the disk tier holds, and how to delete it. Stored leaves carry what was said. */
 import type { Command } from 'commander';
-import { openDiskStore, readUsage, type TenantUsage } from '../store/disk-store.ts';
+import { openDiskStore } from '../store/disk-store.ts';
+import { readUsage, type TenantUsage } from '../store/disk-usage.ts';
 import { tenantId } from '../store/leaf-store.ts';
 import { openNodeFileSystem } from '../store/node-file-system.ts';
 import { InputError } from '../util/errors.ts';

@@ -45,7 +45,7 @@ export function openChatInput(onStop: () => void): ChatInput {
 }
 
 /** Joins the lines of a """ block into one message. */
-export function createMultilineParser() {
+function createMultilineParser() {
   let block: string | undefined;
   return {
     /** The message that this line completes; undefined inside a block. */

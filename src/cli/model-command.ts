@@ -8,6 +8,7 @@ import { parsePlanSpec } from '../plan/auto.ts';
 import { presets } from '../plan/plan.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
 import { InputError } from '../util/errors.ts';
+import { pick } from '../util/pick.ts';
 import { parseBytes, parseCount } from '../util/units.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
@@ -34,9 +35,6 @@ export interface ModelOptions extends DeviceFlags, Pick<LoadOptions, (typeof LOA
 export interface SamplingFlags extends Pick<ChatOptions, (typeof SAMPLING_FLAGS)[number]> {
   system?: string;
 }
-
-const pick = <T extends object, K extends keyof T>(object: T, keys: readonly K[]): Pick<T, K> =>
-  Object.fromEntries(keys.map(key => [key, object[key]])) as Pick<T, K>;
 
 export const addModelArgument = (command: Command): Command =>
   command.argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`');

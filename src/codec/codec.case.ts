@@ -5,7 +5,7 @@
 
 import { describe, expect, it } from 'vitest';
 import { ShapeError } from '../util/errors.ts';
-import type { Codec, Side } from './codec.ts';
+import { type Codec, SIDES, type Side } from './codec.ts';
 import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from './kv.ts';
 import { gaussianSamples, type Samples } from './learned.ts';
 import { createRandom, normals } from './parts/random.ts';
@@ -53,7 +53,7 @@ export function contractSuite({ spec, rejects = [], dims = HEAD_DIMS }: Contract
       }
       const codecs: [KvCodec, KvCodec] = [create(), create()];
       for (const [name, page] of Object.entries(PAGES)) {
-        for (const side of ['key', 'value'] as const) {
+        for (const side of SIDES) {
           describe(`head dim ${headDim}, ${side}s, ${name}`, () => testContract(codecs, side, page, mean));
         }
       }

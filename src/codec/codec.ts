@@ -19,6 +19,7 @@ export interface Shape {
 }
 
 export type Side = 'key' | 'value';
+export const SIDES: readonly Side[] = ['key', 'value'];
 
 export interface PageCodec extends DevicePageCodec {
   /** Spec of this side, e.g. `tq4-raw`. */

@@ -113,7 +113,7 @@ const stripPosition = (token: number, tokens: number): number =>
   tokens % 4 === 0 ? (token % 4) * (tokens / 4) + Math.floor(token / 4) : token;
 
 /** L: 16, or the largest smaller power of two that divides a line of this many bytes. */
-export const codeBlockBytes = (lineBytes: number): number => Math.min(16, lineBytes & -lineBytes);
+const codeBlockBytes = (lineBytes: number): number => Math.min(16, lineBytes & -lineBytes);
 
 function pairGrid(tokens: number, dims: number): Grid {
   const nibbles = createGrid(tokens, Math.ceil(dims / 2), 4, 'columns');

@@ -105,5 +105,4 @@ async function checkLearnedFor(file: ModelFile, spec: KvSpec, { profile, notice 
   );
 }
 
-export const shellQuote = (path: string): string =>
-  /^[\w./:+@-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`;
+const shellQuote = (path: string): string => (/^[\w./:+@-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`);

@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest';
 import { writeGguf } from '../../test/support/gguf-writer.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
+import { SIDES } from '../codec/codec.ts';
 import { createCodec } from '../codec/kv.ts';
 import { DEFAULT_WINDOW, parseSpec } from '../codec/spec.ts';
 import { loadEngine, openModelFile } from '../engine/engine.ts';
@@ -58,7 +59,7 @@ it('is the divergence of the whole row with one side of one layer quantized', as
   // A probe leaves nothing behind, f16 itself diverges by nothing, and more bits by less.
   expect(await probe({ spec: parseSpec('tq2'), layer: 1, side: 'key' })).toBe(measured.get('1 key'));
   expect(Math.abs((await probe({ spec: parseSpec('f16'), layer: 1, side: 'key' }))!)).toBeLessThan(1e-6);
-  for (const side of ['key', 'value'] as const)
+  for (const side of SIDES)
     expect(4 * (await probe({ spec: parseSpec('tq4'), layer: 0, side }))!).toBeLessThan(measured.get(`0 ${side}`)!);
 });
 

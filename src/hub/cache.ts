@@ -26,7 +26,7 @@ export type Env = Record<string, string | undefined>;
 
 const expandHome = (path: string) => path.replace(/^~(?=$|[\\/])/, homedir());
 
-export function huggingFaceHome(env: Env): string {
+function huggingFaceHome(env: Env): string {
   if (env.HF_HOME) return expandHome(env.HF_HOME);
   return join(expandHome(env.XDG_CACHE_HOME || join(homedir(), '.cache')), 'huggingface');
 }

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { fromBf16, fromF16, fromFp8, roundF16, toF16, toFp8 } from './float.ts';
+import { roundF16 } from '../../test/support/round-f16.ts';
+import { fromBf16, fromF16, fromFp8, toF16, toFp8 } from './float.ts';
 
 describe('f16', () => {
   it('round-trips every finite code', () => {

@@ -46,9 +46,6 @@ const f16Table = new Float32Array(65536).map((_, code) => {
 });
 export const fromF16 = (code: number): number => f16Table[code];
 
-/** Rounds to the nearest f16. */
-export const roundF16 = (x: number): number => f16Table[toF16(x)];
-
 /** fp8 e4m3: 1 sign, 4 exponent, 3 mantissa bits, no infinities. Saturates at 448. */
 export function toFp8(x: number): number {
   word[0] = x;

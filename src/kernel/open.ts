@@ -7,7 +7,7 @@ import { wasmSupport } from './wasm/support.ts';
 import { findAdapter } from './webgpu/adapter.ts';
 
 export type DeviceName = 'auto' | 'js' | 'wasm' | 'webgpu';
-export const deviceNames: readonly DeviceName[] = ['auto', 'js', 'wasm', 'webgpu'];
+const deviceNames: readonly DeviceName[] = ['auto', 'js', 'wasm', 'webgpu'];
 
 /** The shape that kernels are generated for. */
 export interface DeviceShape {

@@ -1,7 +1,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import { roundF16 } from '../kernel/float.ts';
+import { roundF16 } from '../../test/support/round-f16.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { content, withChecksum, withHeader } from './profile.case.ts';
 import { checkProfile, decodeProfile, encodeProfile } from './profile.ts';

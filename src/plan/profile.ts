@@ -11,7 +11,7 @@
  * Files are untrusted: counts are checked against the file's size before memory is allocated, numbers must be finite,
  * names must be short and printable, and an invalid file loads nothing.
  */
-import type { Side } from '../codec/codec.ts';
+import { SIDES, type Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
@@ -105,7 +105,6 @@ const MAGIC = 'kvasirpf';
 const VERSION = 1;
 const HEADER_OFFSET = 16;
 const HASH_BYTES = 32;
-const SIDES = ['key', 'value'] as const;
 const MAX_HEADER_BYTES = 1 << 24;
 const MAX_LAYERS = 4096;
 const MAX_ARRAYS = 1 << 16;

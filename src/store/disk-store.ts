@@ -12,6 +12,7 @@ import { toHex } from '../util/sha256.ts';
 import { formatBytes } from '../util/units.ts';
 import { createLog, type Entry, fileError, type NewEntry, type Segment } from './disk-log.ts';
 import { MAX_READS, PREFIX_BYTES, SEGMENT_HEADER_BYTES, verifyEntry } from './disk-segment.ts';
+import { type TenantUsage, usageOf } from './disk-usage.ts';
 import type { FileSystem } from './file-system.ts';
 import { createMeter, type LeafStore, nameText, type RecordName, type StoreOptions, tenantId } from './leaf-store.ts';
 import { openNodeFileSystem } from './node-file-system.ts';
@@ -40,15 +41,7 @@ export interface DiskStore extends LeafStore {
   deleteTenant(tenant?: string): Promise<boolean>;
 }
 
-export interface TenantUsage {
-  records: number;
-  bytes: number;
-  /** When its first and last records were stored, in ms since 1970. */
-  oldest: number;
-  newest: number;
-}
-
-export const DEFAULT_TTL_MS = 7 * 24 * 3600 * 1000;
+const DEFAULT_TTL_MS = 7 * 24 * 3600 * 1000;
 const SWEEP_MS = 60_000;
 /** One read, unless a record is longer: short, so that the first record is verified while the next ones are read. */
 const READ_BYTES = 2 ** 19;
@@ -362,29 +355,6 @@ export function modelFolder(model: string): string {
   if (!/^[0-9a-f]{16,}$/.test(model))
     throw new InputError(`A model's fingerprint has 16 or more hexadecimal digits; got ${JSON.stringify(model)}.`);
   return model.slice(0, 16);
-}
-
-/** What the records of a model's folder take, by tenant, read without a lock. */
-export async function readUsage(fs: FileSystem, folder: string): Promise<Map<string, TenantUsage>> {
-  const ignore = () => {};
-  const log = createLog({ fs, folder, segmentBytes: 0, now: Date.now, onError: ignore });
-  const entries = new Map((await log.load()).map(entry => [entry.name, entry]));
-  await log.close();
-  return usageOf(entries.values());
-}
-
-function usageOf(entries: Iterable<Entry>): Map<string, TenantUsage> {
-  const usage = new Map<string, TenantUsage>();
-  for (const { tenant, size, stored } of entries) {
-    const { records, bytes, oldest, newest } = usage.get(tenant) ?? {
-      ...{ records: 0, bytes: 0, oldest: stored, newest: stored },
-    };
-    usage.set(tenant, {
-      ...{ records: records + 1, bytes: bytes + size },
-      ...{ oldest: Math.min(oldest, stored), newest: Math.max(newest, stored) },
-    });
-  }
-  return usage;
 }
 
 const totalSize = (entries: Iterable<Entry>): number => {

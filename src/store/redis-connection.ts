@@ -126,7 +126,7 @@ function createTimeout(ms: number): { promise: Promise<never>; clear(): void } {
   return { promise, clear: () => clearTimeout(timer) };
 }
 
-export async function withTimeout<T>(result: Promise<T>, ms: number): Promise<T> {
+async function withTimeout<T>(result: Promise<T>, ms: number): Promise<T> {
   const late = createTimeout(ms);
   return Promise.race([result, late.promise]).finally(late.clear);
 }

@@ -38,7 +38,7 @@ export const PROTOCOL_VERSION = 1;
 export const CREDITS = 64;
 
 /** The methods of a service that return a value. */
-export const CALL_METHODS = [
+const CALL_METHODS = [
   'stats',
   'ping',
   'tokenize',
@@ -54,7 +54,7 @@ export const CALL_METHODS = [
 export type CallMethod = (typeof CALL_METHODS)[number];
 
 /** The methods of a service that return a stream. */
-export const STREAM_METHODS = ['answer', 'generate'] as const;
+const STREAM_METHODS = ['answer', 'generate'] as const;
 export type StreamMethod = (typeof STREAM_METHODS)[number];
 
 export interface CallRequest {

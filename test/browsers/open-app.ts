@@ -10,7 +10,7 @@ import { listen } from '../../src/server/serve.ts';
 import { readWebFiles } from '../../src/server/web-files.ts';
 import { createService } from '../../src/worker/create-service.ts';
 import type { ModelService } from '../../src/worker/service.ts';
-import { mimir } from '../support/serve.ts';
+import { mimir } from '../support/mimir.ts';
 
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');

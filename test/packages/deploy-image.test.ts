@@ -10,7 +10,8 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect } from 'vitest';
 import { itAll } from '../support/matrix.ts';
-import { freePort, mimir } from '../support/serve.ts';
+import { mimir } from '../support/mimir.ts';
+import { freePort } from '../support/serve.ts';
 import { root } from './package-project.ts';
 
 const read = (name: string) => readFileSync(join(root, 'deploy', name), 'utf8');

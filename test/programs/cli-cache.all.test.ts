@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { openDiskStore } from '../../src/store/disk-store.ts';
 import { kvasir } from '../support/command.ts';
-import { mimir } from '../support/serve.ts';
+import { mimir } from '../support/mimir.ts';
 import { testRecord } from '../support/store-records.ts';
 
 const path = mkdtempSync(join(tmpdir(), 'kvasir-cache-'));

@@ -10,7 +10,8 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
 import { kvasir, outputOf } from '../support/command.ts';
 import { ALL_CASES, itAll } from '../support/matrix.ts';
-import { freePort, mimir, type ServerProcess, startListener, startServer } from '../support/serve.ts';
+import { mimir } from '../support/mimir.ts';
+import { freePort, type ServerProcess, startListener, startServer } from '../support/serve.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const read = (name: string) => readFileSync(join(root, 'deploy', name), 'utf8');

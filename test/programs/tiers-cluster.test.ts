@@ -2,15 +2,14 @@
  * Two engines in processes of their own share prefixes through a Redis Cluster of three nodes, one of which is killed while
  * they run. Every answer is that of a model without tiers.
  */
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect } from 'vitest';
 import { loadModel } from '../../src/index.ts';
 import { type EngineProcess, startEngineProcess } from '../../src/worker/engine-process.ts';
 import { itAll } from '../support/matrix.ts';
+import { mimir } from '../support/mimir.ts';
 import { type RedisServer, startCluster } from '../support/redis-server.ts';
 import { describeWithRedis } from '../support/redis-suite.ts';
 
-const model = fileURLToPath(new URL('../../models/mimir.gguf', import.meta.url));
 const options = { device: 'wasm', threads: 1, pageTokens: 16, context: 512 } as const;
 const greedy = { temperature: 0, ignoreEos: true, maxTokens: 12 };
 const PROMPT_TOKENS = 100;
@@ -27,11 +26,11 @@ describeWithRedis('two engines and a Redis Cluster', () => {
   const expected: number[][] = [];
 
   beforeAll(async () => {
-    await using plain = await loadModel(model, options);
+    await using plain = await loadModel(mimir, options);
     for (const prompt of PROMPTS) expected.push((await plain.complete(prompt, greedy)).ids);
     nodes = await startCluster();
     const tiers = `redis-cluster=${nodes.map(({ url }) => url).join('|')}`;
-    engines = [0, 1].map(() => startEngineProcess({ model, loadOptions: { ...options, tiers } }));
+    engines = [0, 1].map(() => startEngineProcess({ model: mimir, loadOptions: { ...options, tiers } }));
     await Promise.all(engines.map(engine => engine.ready()));
   }, 240_000);
   afterAll(async () => {

@@ -1,10 +1,8 @@
 /** Mimir's vocabulary, for tests of grammars. */
-import { fileURLToPath } from 'node:url';
 import { openModelFile } from '../../src/engine/engine.ts';
 import { type Constraint, type Constraints, createConstraints } from '../../src/engine/grammar/constraint.ts';
 import type { Tokenizer } from '../../src/model/tokenizer.ts';
-
-const mimir = fileURLToPath(new URL('../../models/mimir.gguf', import.meta.url));
+import { mimir } from './mimir.ts';
 
 export async function openConstraints(): Promise<{ tokenizer: Tokenizer; constraints: Constraints }> {
   const { gguf, tokenizer } = await openModelFile(mimir);

@@ -10,7 +10,6 @@ export { freePort };
 const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 
 /** The small model in the package. */
-export const mimir = fileURLToPath(new URL('../../models/mimir.gguf', import.meta.url));
 
 export interface ServerProcess {
   pid: number;

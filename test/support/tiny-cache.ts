@@ -16,6 +16,9 @@ export const PAUSE = { isOver: false };
 const TAIL_BLOCK = tailBlockTokens(PAGE);
 const DIMS = 2;
 
+/** Token ids of a text: each follows the one before it. */
+export const numbers = (count: number, first = 0): number[] => Array.from({ length: count }, (_, i) => first + i);
+
 /** Stores vectors as they are. */
 const identity = {
   pageBytes: 4 * PAGE * DIMS,
@@ -75,7 +78,7 @@ export function createObservedDevice() {
 }
 
 /** What the token at each position writes: keys, then values. It depends on the salt and on all tokens before. */
-export function tokenValues(salt: string, ids: readonly number[]): number[][] {
+function tokenValues(salt: string, ids: readonly number[]): number[][] {
   let hash = 0x811c9dc5;
   const mix = (x: number) => {
     hash = Math.imul(hash ^ x, 0x01000193);

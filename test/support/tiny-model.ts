@@ -146,7 +146,7 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
 }
 
 /** GPT-2's characters for the 256 bytes (printable ones stand for themselves), then an end-of-sequence token. */
-export function byteVocabulary(): string[] {
+function byteVocabulary(): string[] {
   let other = 256;
   const printable = (byte: number) => (byte > 32 && byte < 127) || (byte > 160 && byte < 256 && byte !== 173);
   const letters = Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(printable(byte) ? byte : other++));

@@ -5,6 +5,7 @@
  */
 import { ShapeError } from '../../util/errors.ts';
 import { type AffineParams, affineBudget, affineFormat } from '../affine.ts';
+import type { Side } from '../codec.ts';
 import { identityDomain } from '../domain.ts';
 import type { CodecRequest, Family } from '../family.ts';
 import { pageCodec } from '../page-codec.ts';
@@ -33,7 +34,7 @@ export const kivi: Family = {
   },
 };
 
-export const defaultAxis = (side: 'key' | 'value') => (side === 'key' ? 'channel' : 'token');
+export const defaultAxis = (side: Side) => (side === 'key' ? 'channel' : 'token');
 
 export function affineParams({ spec, match, side, shape }: CodecRequest, axis: AffineParams['axis']): AffineParams {
   const [bits, groupSize] = [Number(match[1]), Number(match[2])];

@@ -1,24 +1,23 @@
 /** The abilities of the packaged model that its model card claims, on short documents. */
 import { statSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { mimir } from '../../../test/support/mimir.ts';
 import { loadModel, type Model } from '../../api/model.ts';
 import { createDocument, evenDepths, readGrammar } from './document.ts';
 
-const path = fileURLToPath(new URL('../../../models/mimir.gguf', import.meta.url));
 const long = process.env.KVASIR_LONG === '1';
 
 describe('Mimir', () => {
   let model: Model;
   beforeAll(async () => {
-    model = await loadModel(path, { kv: 'f16', device: 'wasm', threads: 1 });
+    model = await loadModel(mimir, { kv: 'f16', device: 'wasm', threads: 1 });
   });
   afterAll(() => model.dispose());
 
   const ask = async (content: string) =>
     (await model.complete([{ role: 'user', content }], { temperature: 0, maxTokens: 12 })).text;
 
-  it('is at most 10 MB', () => expect(statSync(path).size).toBeLessThan(10e6));
+  it('is at most 10 MB', () => expect(statSync(mimir).size).toBeLessThan(10e6));
 
   it('encodes a number of four digits as two tokens', () => {
     const { tokenizer } = model;

@@ -49,7 +49,7 @@ export const taskNames: readonly string[] = [
 ];
 
 /** Whether a task writes its own documents. */
-export const isGenerated = (name: string): name is RulerName => (rulerNames as readonly string[]).includes(name);
+const isGenerated = (name: string): name is RulerName => (rulerNames as readonly string[]).includes(name);
 
 export type TaskInput = Omit<TaskSource, 'data'> & Partial<Pick<TaskSource, 'data'>> & Omit<RulerSource, 'grammar'>;
 

@@ -9,6 +9,7 @@ import type { Plan } from '../../plan/plan.ts';
 import { isPlainObject } from '../../util/describe-value.ts';
 import { InputError } from '../../util/errors.ts';
 import { hashValue } from '../../util/hash-value.ts';
+import { pick } from '../../util/pick.ts';
 import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../../util/rules.ts';
 import type { EvaluationContext } from '../evaluate.ts';
 import { openForEvaluation, specs } from '../open.ts';
@@ -66,9 +67,6 @@ const LOAD_SETTINGS = [
   ...(['device', 'threads', 'memoryLimit', 'prefillChunk', 'precise', 'batchInvariant'] as const),
   ...(['context', 'pageTokens', 'profile'] as const),
 ];
-
-const pick = <T extends object, K extends keyof T>(object: T, keys: readonly K[]): Pick<T, K> =>
-  Object.fromEntries(keys.map(key => [key, object[key]])) as Pick<T, K>;
 
 const MAX_DEFAULT_CONTEXT = 32768;
 const DEFAULT_LENGTHS = [1000, 2000, 4000];

@@ -7,7 +7,7 @@ export type Metric = (said: string, answer: string, classes: readonly string[]) 
 const CJK = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u;
 
 /** Lower case, without punctuation and the articles of English, with single spaces. */
-export const normalizeText = (text: string): string =>
+const normalizeText = (text: string): string =>
   text
     .toLowerCase()
     .replace(/[\p{P}\p{S}]/gu, '')
@@ -77,7 +77,7 @@ const editSimilarity: Metric = (said, answer) => {
   return a.length + b.length === 0 ? 1 : harmonicMean(commonSubsequence(a, b), a.length, b.length);
 };
 
-export const metrics = {
+const metrics = {
   /** The same text after normalizing. */
   exact: (said, answer) => (normalizeText(said) === normalizeText(answer) ? 1 : 0),
   /** The answer is in the text, as whole words. */

@@ -17,8 +17,8 @@ export const FAILED_THREAD = 4; // a worker whose kernel trapped, 0 for none
 export const MAIN_WAITING = 5; // 1 while the main thread sleeps and must be notified
 export const TASK_COUNT = 6; // number of tasks in the job
 export const FIRST_TASK = 7; // the first task: kernel, chunks, number of arguments, arguments
-export const ERROR_LENGTH = FIRST_TASK + MAX_TASKS * TASK_WORDS; // of the failed thread's error, in UTF-16 units
-export const ERROR_TEXT = ERROR_LENGTH + 1; // one unit per word
+const ERROR_LENGTH = FIRST_TASK + MAX_TASKS * TASK_WORDS; // of the failed thread's error, in UTF-16 units
+const ERROR_TEXT = ERROR_LENGTH + 1; // one unit per word
 const MAX_ERROR_LENGTH = 200;
 export const CONTROL_WORDS = ERROR_TEXT + MAX_ERROR_LENGTH;
 

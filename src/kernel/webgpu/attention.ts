@@ -8,6 +8,7 @@ import { type AttentionVariant, selectVariant, type VariantOptions } from './att
 import type { GpuCodec } from './codecs.ts';
 import type { ArenaTable, Gpu } from './gpu.ts';
 import type { Kernel } from './kernel.ts';
+import { APPEND_WORDS, append } from './kernels/append.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { combineSplitsHadamard } from './kernels/four-subgroups/combine-splits.ts';
 import { vectors } from './kernels/four-subgroups/names.ts';
@@ -19,8 +20,6 @@ import { fitsOneSubgroup, transformQueryOneSubgroup } from './kernels/one-subgro
 import { PAGE_ROTATIONS } from './kernels/page-relative.ts';
 import { cosSin } from './kernels/snippets.ts';
 import {
-  APPEND_WORDS,
-  append,
   batchSizeOf,
   type CodecTransform,
   combineSplits,

@@ -101,7 +101,7 @@ export function dumpKernel(kernel: Kernel): string {
 }
 
 /** One statement per line, indented by its depth in braces; short blocks on one line, functions apart. */
-export function formatWgsl(code: string): string {
+function formatWgsl(code: string): string {
   const lines: string[] = [];
   let [line, depth, parentheses] = ['', 0, 0];
   const endLine = () => {

@@ -10,10 +10,11 @@ import type { GpuCodec } from './codecs.ts';
 import type { Gpu } from './gpu.ts';
 import type { Kernel } from './kernel.ts';
 import { pack, WORDS_PER_REQUEST, wordsPerPage } from './kernels/pack.ts';
-import { meanWorkgroups, quantizeKernels, storeMeans, tokensPerWorkgroup, transformVectors } from './kernels/seal.ts';
+import { quantizeKernels, tokensPerWorkgroup, transformVectors } from './kernels/seal.ts';
 import { sumErrors } from './kernels/seal-learned.ts';
 import type { PageShape } from './kernels/shape.ts';
 import { cosSin } from './kernels/snippets.ts';
+import { meanWorkgroups, storeMeans } from './kernels/store-means.ts';
 import { bufferForWriting, gpuBlock, tailPool, tailSlots } from './tensor.ts';
 
 interface Steps {

@@ -1,5 +1,4 @@
 /** The tools of an MCP server, twenty of them, whose schemas zod has made: every request is answered, and calls validate. */
-import { fileURLToPath } from 'node:url';
 import { afterAll, expect, it } from 'vitest';
 import { z } from 'zod';
 import { loadModel } from '../../../src/api/model.ts';
@@ -7,6 +6,7 @@ import { createApp } from '../../../src/server/app.ts';
 import { readyBackend } from '../../../src/server/backend.ts';
 import { createService } from '../../../src/worker/create-service.ts';
 import { ALL_CASES } from '../../support/matrix.ts';
+import { mimir } from '../../support/mimir.ts';
 import type { Json } from './tiny-server.ts';
 
 const word = z.string().max(8);
@@ -62,7 +62,6 @@ const list = Object.entries(tools).map(([name, schema]) => ({
   function: { name, description: `Does ${name}`, parameters: z.toJSONSchema(schema, { io: 'input' }) },
 }));
 
-const mimir = fileURLToPath(new URL('../../../models/mimir.gguf', import.meta.url));
 const service = createService(await loadModel(mimir, { context: 16384, kv: 'tq4' }));
 afterAll(() => service.close());
 const app = createApp({ backend: readyBackend(service), names: ['mimir'] });

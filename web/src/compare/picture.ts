@@ -39,7 +39,7 @@ export async function savePicture(picture: Picture): Promise<void> {
 }
 
 /** An SVG. */
-export function drawPicture({ title, questions, panes, probabilities, summary }: Picture): string {
+function drawPicture({ title, questions, panes, probabilities, summary }: Picture): string {
   const cell = (WIDTH - 2 * MARGIN) / Math.max(1, probabilities.length);
   const cells = probabilities.map(
     ([left, right], i) =>
@@ -96,7 +96,7 @@ const text = (x: number, y: number, size: number, content: string, more = ''): s
   `<text x="${x}" y="${y}" font-size="${size}" ${TEXT} ${more}>${escapeXml(content)}</text>`;
 
 /** Words in lines of at most so many characters; the last line ends with an ellipsis if there is more. */
-export function wrap(content: string, characters: number, maxLines: number): string[] {
+function wrap(content: string, characters: number, maxLines: number): string[] {
   const wrapped: string[] = [];
   for (const word of content.split(/\s+/).filter(Boolean)) {
     const joined = `${wrapped.at(-1)} ${word}`;

@@ -63,7 +63,7 @@ export const newConversation = (messages: readonly Message[] = [], title = ''): 
 const TITLE_LENGTH = 60;
 
 /** The beginning of the first question, or the name of its document. */
-export function titleOf(messages: readonly Message[]): string {
+function titleOf(messages: readonly Message[]): string {
   const [first] = messages;
   const text = (first?.text || first?.attachments?.[0]?.name || '').replace(/\s+/g, ' ').trim();
   return text.length > TITLE_LENGTH ? `${text.slice(0, TITLE_LENGTH - 1).trimEnd()}…` : text;

@@ -10,7 +10,7 @@ const INSTRUCTION = 'Solve this step by step. End with a line "#### " and the fi
 const withoutAnnotations = (text: string) => text.replace(/<<[^<>]*>>/g, '');
 
 /** The first number after `####`, where a plain model may go on with another question; else a boxed or the last one. */
-export function finalNumber(text: string): string {
+function finalNumber(text: string): string {
   const marked = text.match(/####\s*([^\n]*)/)?.[1];
   const number = numbersIn(marked ?? boxedAnswer(text) ?? '')[0] ?? numbersIn(text).at(-1);
   return number === undefined ? '' : String(number);

@@ -9,7 +9,7 @@ const INSTRUCTION = 'Complete this Python function. Answer with the whole functi
 const STOP = ['\ndef ', '\nclass ', '\nif ', '\nprint(', '\n#', '\n@', '\n```'];
 
 /** The code of an answer: its first code block that defines the function, else its first one, else the whole text. */
-export function codeOf(text: string, entryPoint: string): string {
+function codeOf(text: string, entryPoint: string): string {
   const blocks = [...text.matchAll(/```[a-zA-Z]*\n([\s\S]*?)(?:\n```|$)/g)].map(([, code]) => code);
   return blocks.find(code => code.includes(`def ${entryPoint}(`)) ?? blocks[0] ?? text;
 }

@@ -11,7 +11,7 @@ import type { Kernel } from '../module.ts';
 import { addDotInt8, HEADS_PER_PASS, hoist, MAX_INT16, swizzle } from '../ops.ts';
 import { type AdditiveEncoding, forEachQuad } from './additive.ts';
 import type { AttentionShape, ValueEmitter } from './attend.ts';
-import { addSumsToStates, UPDATE_SCRATCH } from './column-sums.ts';
+import { addSumsToStates, UPDATE_SCRATCH, updateScratchOffset } from './column-sums.ts';
 import type { CodecTables } from './dequantize-page.ts';
 import { addPageToState, stateBytes } from './online-softmax.ts';
 import { EXPONENTIATE_SCRATCH, exponentiatePage, quantizeProbabilities } from './quantized-probabilities.ts';
@@ -64,7 +64,6 @@ function roundPreservingSum(exact: number[]): number[] {
 }
 
 /** Scratch: quantized probabilities, a few vectors, sums of all heads and dims, and a quad's codes, one byte each. */
-const updateScratchOffset = ({ group, pageTokens }: AttentionShape) => group * pageTokens;
 const sumsOffset = (shape: AttentionShape) =>
   updateScratchOffset(shape) + Math.max(EXPONENTIATE_SCRATCH, UPDATE_SCRATCH);
 const sumsBytes = (shape: AttentionShape, heads: number) =>

@@ -106,14 +106,7 @@ export const pageRelativeQueryBytes = (
 ): number => (ropeFrequencies ? 4 * group * (codedDim + headDim + 4) : 0);
 
 /** Adds each head's constant, at `offset` of its query, to its scores. */
-export function addConstants(
-  k: Kernel,
-  query: I32,
-  offset: number,
-  group: number,
-  scores: I32,
-  pageTokens: number,
-): void {
+function addConstants(k: Kernel, query: I32, offset: number, group: number, scores: I32, pageTokens: number): void {
   for (let g = 0; g < group; g++) {
     const constant = k.v128(v128.load32Splat(query, offset + 4 * g));
     const from = k.i32(i32.add(scores, 4 * g * pageTokens));

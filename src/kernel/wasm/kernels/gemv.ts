@@ -221,7 +221,7 @@ function dotAddInt8(k: Kernel, pairs: Pairs, initial: V128 = v128.zero): V128 {
 
 /** Constants that unpack codes. */
 export type CodeConstants = ReturnType<typeof codeConstants>;
-export function codeConstants({ bits, levels, codeOffset = 0 }: PackedFormat, { activations }: GemmArithmetic) {
+function codeConstants({ bits, levels, codeOffset = 0 }: PackedFormat, { activations }: GemmArithmetic) {
   const table = levels && levelTables[levels].map(level => level + (activations === 'offset8' ? codeOffset : 0));
   return {
     nibble: i8x16.const(15),

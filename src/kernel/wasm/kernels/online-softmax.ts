@@ -15,7 +15,7 @@ export const stateBytes = (n: number) => STATE_HEADER + 4 * n;
 const [LEADING, ...COEFFICIENTS] = [0.0013276487, 0.0096755466, 0.0555071328, 0.2402211963, 0.693146967, 1.0000000717];
 
 /** 2^x of four values x <= 0, clamped at 2^-100 to avoid subnormals. */
-export function exp2x4(k: Kernel, value: V128, relaxed = false): V128 {
+function exp2x4(k: Kernel, value: V128, relaxed = false): V128 {
   const x = k.v128(f32x4.max(value, f32x4.const(-100)));
   const shifted = k.v128(f32x4.add(x, f32x4.const(ROUND)));
   const fraction = k.v128(f32x4.sub(x, f32x4.sub(shifted, f32x4.const(ROUND))));

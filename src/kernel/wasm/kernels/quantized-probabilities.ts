@@ -41,8 +41,10 @@ const EXP_CONSTANT = 14595;
 const EXP_SQUARINGS = 5;
 const EXP_ONE = 32548;
 
-/** The largest scaled probability in 16 bits; its high byte is the quantized probability. */
-const MAX_SCALED = 126.5 * 256;
+/** Scaled probabilities have 16 bits: a step is this many of their units, so that the high byte is the quantized one. */
+const STEP_BITS = 8;
+const STEP = 1 << STEP_BITS;
+const MAX_SCALED = 126.5 * STEP;
 
 /** Max sum of quantized probabilities, per lane or per half of the lanes. */
 export interface SumLimit {
@@ -150,6 +152,9 @@ export function quantizeFactors(k: Kernel, { pageTokens, relaxed }: AttentionSha
 }
 export const factorBytes = (pageTokens: number) => 2 * pageTokens + 16;
 
+/** Of the first 16 tokens: parts of a step, half of one on average, neighbours far apart. */
+const FIRST_CARRIES = Array.from({ length: 16 }, (_, i) => ((7 * i) % 16) * 8 + 68);
+
 /** Of an f32. */
 const MANTISSA_BITS = 0x7fffff;
 const EXPONENT_BITS = 0x7f800000;
@@ -199,16 +204,14 @@ export function quantizeProbabilities(
     const { fraction, powerOfTwo } = splitScales[g];
     const [from, to] = [k.i32(head), k.i32(i32.add(codes, g * pageTokens))];
     const total = k.v128(v128.zero);
-    const carry = words.map((_, n) =>
-      k.v128(i16x8.const(...Array.from({ length: 8 }, (_, i) => (((8 * n + i) * 7) % 16) * 8 + 68))),
-    );
+    const carry = words.map((_, n) => k.v128(i16x8.const(...FIRST_CARRIES.slice(8 * n, 8 * n + 8))));
     k.for(0, pageTokens, 16, () => {
       words.forEach((word, n) => {
         const scaled = multiply(v128.load(from, productsOffset + 16 * n), fraction);
         k.set(value, i16x8.add(factors === undefined ? scaled : i16x8.mul(scaled, powerOfTwo), carry[n]));
-        k.set(word, i16x8.shrU(value, 8));
+        k.set(word, i16x8.shrU(value, STEP_BITS));
         // The fraction of a step; for more than one step, a half.
-        k.set(carry[n], v128.and(i16x8.minS(value, i16x8.const(383)), i16x8.const(255)));
+        k.set(carry[n], v128.and(i16x8.minS(value, i16x8.const(1.5 * STEP - 1)), i16x8.const(STEP - 1)));
       });
       const packed = k.v128(i8x16.narrowS(words[0], words[1]));
       k.do(v128.store(to, packed));
@@ -216,7 +219,7 @@ export function quantizeProbabilities(
       k.increment(from, 32);
       k.increment(to, 16);
     });
-    return { step: k.v128(f32x4.div(f32x4.const(256), scales[g])), total: () => reduceAdd(k, f32x4.fromI32(total)) };
+    return { step: k.v128(f32x4.div(f32x4.const(STEP), scales[g])), total: () => reduceAdd(k, f32x4.fromI32(total)) };
   });
 }
 
@@ -262,7 +265,7 @@ function probabilityScale(
   const max = i32x4.maxS(i32x4.extendLowS(maxWords), i32x4.extendHighS(maxWords));
   const scale = factors === undefined ? f32x4.const(1) : f32x4.min(scaleTo(MAX_SCALED, max), f32x4.const(MAX_SCALE));
   // Each code may be almost one more than the exact value.
-  return limit ? f32x4.min(scale, scaleTo(256 * (limit.max - (limit.lanes * run) / 8), maxSum)) : scale;
+  return limit ? f32x4.min(scale, scaleTo(STEP * (limit.max - (limit.lanes * run) / 8), maxSum)) : scale;
 }
 /** Products are scaled up by at most this: below 1 / this of the largest they lose bits. */
 const MAX_SCALE = 128;

@@ -27,7 +27,7 @@ export interface MatrixTile {
 
 /** Rows and columns of a subgroup matrix, and lanes per subgroup. */
 const SIDE = 16;
-export const SUBGROUP_SIZE = 32;
+const SUBGROUP_SIZE = 32;
 /** vec4u per row in workgroup memory: one more than its blocks have, so that eight rows lie in different banks. */
 const strideOf = ({ blocks }: MatrixTile) => 4 * blocks + 1;
 

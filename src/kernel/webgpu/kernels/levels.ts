@@ -4,6 +4,7 @@
  * instead of a lookup table.
  */
 import type { PageEncoding } from '../../page-layout.ts';
+import type { Side } from './names.ts';
 import { repeatByte } from './snippets.ts';
 import type { Word } from './strips.ts';
 
@@ -21,8 +22,6 @@ export interface LevelBytes {
 export interface TableBytes extends LevelBytes {
   join(low: string, high: string): string;
 }
-
-type Side = 'key' | 'value';
 
 /** Undefined where magnitudes are not such sums. */
 export function levelBytes(side: Side, { levels, uniform, codes: { bits } }: Levels): LevelBytes | undefined {

@@ -38,7 +38,7 @@ export interface QueryWords {
 }
 
 /** Words per round of code books: sixteen per lane. */
-export const BOOK_WORDS_PER_ROUND = 16 * LANES;
+const BOOK_WORDS_PER_ROUND = 16 * LANES;
 
 /** Common to both stages. Texts may depend on the number of queries, Q. */
 interface Stage {

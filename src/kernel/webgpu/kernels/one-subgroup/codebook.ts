@@ -7,7 +7,7 @@
  */
 
 import type { PageLayout } from '../../../page-layout.ts';
-import { blockStart } from '../names.ts';
+import { blockStart, type Side } from '../names.ts';
 import type { PageShape } from '../shape.ts';
 import { transpose4x4Bytes } from '../snippets.ts';
 import { encodingTableOffset } from '../tables.ts';
@@ -38,8 +38,8 @@ function bookOf(layout: PageLayout, { headDim: D, pageTokens: P }: PageShape) {
   return { offset: encoding.codes.offset, unit: encodingTableOffset(layout) + 4 * ENTRIES };
 }
 
-const bookText = (side: 'key' | 'value') => `var<workgroup> ${side}_book: array<u32, ${ENTRIES}>;`;
-const load = (side: 'key' | 'value', unit: number, flip: string) => `
+const bookText = (side: Side) => `var<workgroup> ${side}_book: array<u32, ${ENTRIES}>;`;
+const load = (side: Side, unit: number, flip: string) => `
   let ${side}_unit = bitcast<f32>(${side}Tables[${unit}]);
   for (var n = lane; n < ${ENTRIES}; n += ${LANES}) { ${side}_book[n] = ${side}Tables[${unit + 1} + n]${flip}; }`;
 

@@ -8,7 +8,7 @@
  */
 
 import type { PageLayout } from '../../../page-layout.ts';
-import { blockStart } from '../names.ts';
+import { blockStart, type Side } from '../names.ts';
 import type { PageShape } from '../shape.ts';
 import {
   addTerm,
@@ -195,11 +195,7 @@ export const fourF16 = (id: string, n: string, h: string): string =>
   `vec4f(@list(i, 2, unpack2x16float(${id}$(${n})[$(2 * ${h} + i)])))`;
 
 /** Pages of f16 and fp8. */
-function pageRows(
-  side: 'key' | 'value',
-  layout: PageLayout,
-  { headDim: D, pageTokens: P }: PageShape,
-): Rows | undefined {
+function pageRows(side: Side, layout: PageLayout, { headDim: D, pageTokens: P }: PageShape): Rows | undefined {
   const { encoding, sharedBytes, blockBytes, codedDim } = layout;
   if (codedDim !== D || D % 16 !== 0 || D > MAX_ROW_DIMS || [sharedBytes, blockBytes].some(n => n % 16 !== 0))
     return undefined;

@@ -22,7 +22,7 @@ import { fourF16, type Rows, rowKeys, rowValues } from './float-rows.ts';
 import { LANES } from './subgroup.ts';
 
 /** Tokens of tails and sinks per round: four per lane. */
-export const ROUND = 4 * LANES;
+const ROUND = 4 * LANES;
 
 export function attendPagesOneSubgroup(
   keys: Side<KeyStage>,

@@ -10,7 +10,7 @@
 
 import type { PageLayout } from '../../../page-layout.ts';
 import type { AttendShape } from '../attend.ts';
-import { blockStart } from '../names.ts';
+import { blockStart, type Side } from '../names.ts';
 import { maxOf4 } from '../snippets.ts';
 import { addTerm, type KeyStage, LOG2E, type ValueStage, vec4Of } from './attend.ts';
 import { FOUR, opaque, SCRATCH, vectors } from './names.ts';
@@ -86,7 +86,7 @@ const storeFour = (Q: number, four: string) => `{
   }`;
 
 /** Chunks of a side: half `$h` of the dims of 16 tokens, some vectors per lane. */
-function chunksOf(side: 'key' | 'value', { bytes, toF16 }: Kind) {
+function chunksOf(side: Side, { bytes, toF16 }: Kind) {
   const lanes = (DIMS * bytes) / 16;
   const tokens = LANES / lanes;
   const fill = (t: string) =>

@@ -51,6 +51,7 @@ export async function runChat(
   const messages = request.messages.map(toMessage);
   const options = chatOptions(request, limits);
   noteTools(exchange, options, request.tools?.map(toIgnored));
+  if (request.functions?.length) exchange.notify('functions is ignored: this server takes tools only.');
   const slot = requestedSlot(request, choices);
   const cacheSalt = request.cache_salt ?? undefined;
   const { render, tools, toolChoice } = options;

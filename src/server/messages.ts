@@ -12,7 +12,7 @@ import {
 import { explainCache } from './cache-difference.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Route } from './route.ts';
-import { maxTokensOf, stopsOf } from './sampling.ts';
+import { maxTokensOf, stopsOf, topPOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
 import { noteTools, withRequestIndex } from './tool-notices.ts';
 import { anthropicWire } from './wire.ts';
@@ -38,7 +38,7 @@ export const messages: Route<MessagesRequest> = {
         service.answer(messages, {
           ...prompt,
           temperature: request.temperature ?? 1,
-          topP: request.top_p ?? undefined,
+          topP: topPOf(request.top_p),
           topK: request.top_k ?? undefined,
           stop: stopsOf(request.stop_sequences),
           maxTokens: maxTokensOf(request.max_tokens, limits),

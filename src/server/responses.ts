@@ -17,6 +17,7 @@ export const responses: Route<ResponsesRequest> = {
   summary: "Answers in the format of OpenAI's Responses API. Streams with `stream: true`.",
   schema: responsesSchema,
   streams: true,
+  promptField: 'input',
   fieldOf,
   async handle(exchange, request) {
     const model = exchange.resolveModel(request.model);

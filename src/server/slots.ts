@@ -38,6 +38,7 @@ export const slot: Route<SlotRequest> = {
     const { jobs, tenant, json } = exchange;
     const service = jobs.service();
     const id = Number(exchange.param('id'));
+    if (!Number.isInteger(id)) throw invalidRequest('The path needs the number of a slot, as in /slots/0.');
     const action = exchange.query('action');
     if (!['save', 'restore', 'erase'].includes(action ?? ''))
       throw invalidRequest('action must be save, restore or erase, as in /slots/0?action=save.', 'action');

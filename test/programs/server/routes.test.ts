@@ -9,7 +9,7 @@ import { routes } from '../../../src/server/routes.ts';
 import { greedy, type Json, openServer, user } from './tiny-server.ts';
 
 const slotPath = await mkdtemp(join(tmpdir(), 'kvasir-slots-'));
-const { ask, json, service } = await openServer({ slotPath });
+const { app, ask, json, service } = await openServer({ slotPath });
 
 describe('/v1/models', () => {
   it('lists all names', async () => {
@@ -66,7 +66,11 @@ describe('/slots', () => {
     for (const filename of ['../x', '/etc/passwd', '.hidden', 'a/b', '', 'a\0b', 'x'.repeat(300)])
       expect((await ask('/slots/0?action=save', { filename })).status).toBe(400);
     expect((await ask('/slots/0?action=drop', {})).status).toBe(400);
-    expect((await ask('/slots/x?action=erase', {})).status).toBe(400);
+    const unknown = await ask('/slots/x?action=erase', {});
+    expect([unknown.status, ((await unknown.json()) as Json).error.message]).toEqual([
+      400,
+      'The path needs the number of a slot, as in /slots/0.',
+    ]);
     expect((await ask('/slots/0?action=restore', { filename: 'missing' })).status).toBe(400);
   });
 
@@ -181,5 +185,25 @@ it('answers unknown paths and methods', async () => {
   expect(await messageOf('/v1/images/generations')).toBe(
     'There is no /v1/images/generations here. GET /openapi.json lists what there is.',
   );
-  expect(await messageOf('/v1/chat/completions')).toBe('messages: missing; expected array');
+  expect(await messageOf('/v1/chat/completions')).toBe('messages is missing: it must be an array.');
+});
+
+it('refuses a method that a path does not take, also of paths with an id', async () => {
+  for (const [path, method, allow] of [
+    ['/slots/0', 'GET', 'POST'],
+    ['/v1/models/tiny', 'DELETE', 'GET'],
+    ['/v1/responses/resp_1', 'POST', 'GET, DELETE'],
+  ] as const) {
+    const response = await app.fetch(new Request(`http://localhost${path}`, { method }));
+    expect([response.status, response.headers.get('allow')], path).toEqual([405, allow]);
+  }
+  expect((await ask('/slots/0/1')).status).toBe(404);
+});
+
+it('refuses a path in the shape of its API', async () => {
+  expect(await json('/api/pull', {})).toEqual({ error: expect.stringMatching(/^There is no \/api\/pull here/) });
+  expect(await json('/api/chat')).toEqual({ error: '/api/chat takes POST, not GET.' });
+  expect(await json('/v1/messages/batches', {})).toMatchObject({ type: 'error', error: { type: 'not_found_error' } });
+  expect(await json('/v1/messages')).toMatchObject({ type: 'error', error: { type: 'invalid_request_error' } });
+  expect(await json('/v1/files')).toMatchObject({ error: { type: 'invalid_request_error', param: null } });
 });

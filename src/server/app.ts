@@ -117,6 +117,12 @@ export function createApp(options: AppOptions): App {
       route.path,
       handle(route, () => OPERATOR),
     );
+  operators.notFound(({ req }) => {
+    const paths = routes.filter(({ isForOperators }) => isForOperators).map(({ path }) => path);
+    return errorResponse(
+      new ApiError(404, `This port answers GET ${paths.join(', ')}, not ${req.method} ${req.path}.`),
+    );
+  });
   return {
     fetch: request => app.fetch(request),
     fetchForOperators: request => operators.fetch(request),

@@ -2,7 +2,7 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { CapacityError } from '../util/errors.ts';
+import { CapacityError, InputError } from '../util/errors.ts';
 import { ApiError, invalidRequest } from './errors.ts';
 import type { Exchange, Route } from './route.ts';
 import { DEFAULT_TENANT, type Tenant } from './tenants.ts';
@@ -44,13 +44,14 @@ export const slot: Route<SlotRequest> = {
       throw invalidRequest('action must be save, restore or erase, as in /slots/0?action=save.', 'action');
     const started = performance.now();
     const ms = () => performance.now() - started;
+    let path = '';
     try {
       if (action === 'erase') {
         const held = (await service.slots(tenant.name)).find(state => state.slot === id);
         await service.eraseSlot(id, tenant.name);
         return json({ id_slot: id, n_erased: held?.tokens ?? 0 });
       }
-      const path = await slotFile(exchange, tenant, filename);
+      path = await slotFile(exchange, tenant, filename);
       if (action === 'save') {
         const { tokens, bytes } = await service.saveSlot(id, path, tenant.name);
         return json({ id_slot: id, filename, n_saved: tokens, n_written: bytes, timings: { save_ms: ms() } });
@@ -60,6 +61,9 @@ export const slot: Route<SlotRequest> = {
     } catch (error) {
       // A full disk or cache, not a long prompt.
       if (error instanceof CapacityError) throw new ApiError(507, error.message, { code: 'insufficient_storage' });
+      // Clients know the file by its name. Where it is does not concern them.
+      if (error instanceof InputError && path && error.message.includes(path))
+        throw invalidRequest(error.message.replaceAll(path, filename ?? ''), 'filename');
       throw error;
     }
   },

@@ -71,7 +71,11 @@ describe('/slots', () => {
       400,
       'The path needs the number of a slot, as in /slots/0.',
     ]);
-    expect((await ask('/slots/0?action=restore', { filename: 'missing' })).status).toBe(400);
+    // Where the files are is not told.
+    expect((await json('/slots/0?action=restore', { filename: 'missing' })).error).toMatchObject({
+      message: 'missing cannot be read (ENOENT). Check the path.',
+      param: 'filename',
+    });
   });
 
   it('saves nothing without a folder', async () => {

@@ -3,7 +3,7 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { CapacityError, InputError } from '../util/errors.ts';
-import { ApiError, invalidRequest } from './errors.ts';
+import { ApiError, invalidRequest, toApiError } from './errors.ts';
 import type { Exchange, Route } from './route.ts';
 import { DEFAULT_TENANT, type Tenant } from './tenants.ts';
 
@@ -60,7 +60,8 @@ export const slot: Route<SlotRequest> = {
       return json({ id_slot: id, filename, n_restored: tokens, n_read: bytes, timings: { restore_ms: ms() } });
     } catch (error) {
       // A full disk or cache, not a long prompt.
-      if (error instanceof CapacityError) throw new ApiError(507, error.message, { code: 'insufficient_storage' });
+      if (error instanceof CapacityError)
+        throw new ApiError(507, toApiError(error).message, { code: 'insufficient_storage' });
       // Clients know the file by its name. Where it is does not concern them.
       if (error instanceof InputError && path && error.message.includes(path))
         throw invalidRequest(error.message.replaceAll(path, filename ?? ''), 'filename');

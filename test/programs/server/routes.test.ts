@@ -4,8 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { describe, expect, it } from 'vitest';
-import type { Backend } from '../../../src/server/backend.ts';
+import { type Backend, readyBackend } from '../../../src/server/backend.ts';
 import { routes } from '../../../src/server/routes.ts';
+import { CapacityError } from '../../../src/util/errors.ts';
 import { greedy, type Json, openServer, user } from './tiny-server.ts';
 
 const slotPath = await mkdtemp(join(tmpdir(), 'kvasir-slots-'));
@@ -76,6 +77,21 @@ describe('/slots', () => {
       message: 'missing cannot be read (ENOENT). Check the path.',
       param: 'filename',
     });
+  });
+
+  it('says in words of the server that there is no room', async () => {
+    const restoreSlot = async () => {
+      throw new CapacityError(option => `The session is too long. Use a larger ${option('context')}.`);
+    };
+    const { ask } = await openServer({ slotPath, backend: readyBackend({ ...service, restoreSlot }) }, service);
+    const response = await ask('/slots/0?action=restore', { filename: 'x' });
+    expect([response.status, ((await response.json()) as Json).error]).toEqual([
+      507,
+      expect.objectContaining({
+        message: 'The session is too long. Use a larger `kvasir serve --context`.',
+        code: 'insufficient_storage',
+      }),
+    ]);
   });
 
   it('saves nothing without a folder', async () => {

@@ -10,6 +10,7 @@ import {
   InputError,
   KvasirError,
   type OptionNames,
+  QualityError,
   UnsupportedError,
 } from '../util/errors.ts';
 import { splitWords } from '../util/option-name.ts';
@@ -148,6 +149,8 @@ export function toApiError(error: unknown, audience: ErrorAudience = {}): ApiErr
     });
   if (error instanceof DeviceError)
     return new ApiError(503, message, { code: 'engine_failed', retryAfter: 5, cause: error });
+  // As after a time-out: the answer would fail again. The log has it as a warning.
+  if (error instanceof QualityError) return new ApiError(400, message, { code: 'codec_not_suitable', cause: error });
   if (error instanceof InputError || error instanceof UnsupportedError || error instanceof FormatError) {
     const { option } = error;
     const param = option === undefined || isServerOption(option) ? undefined : fieldOf(option);

@@ -2,7 +2,14 @@
 import { describe, expect, it } from 'vitest';
 import { readyBackend } from '../../../src/server/backend.ts';
 import { toApiError } from '../../../src/server/errors.ts';
-import { CapacityError, ContextError, DeviceError, InputError, optionError } from '../../../src/util/errors.ts';
+import {
+  CapacityError,
+  ContextError,
+  DeviceError,
+  InputError,
+  optionError,
+  QualityError,
+} from '../../../src/util/errors.ts';
 import type { ModelService } from '../../../src/worker/service.ts';
 import { greedy, type Json, openServer, openService, user } from './tiny-server.ts';
 
@@ -57,6 +64,12 @@ describe('the status', () => {
     expect(response.status).toBe(503);
     expect(response.headers.get('retry-after')).toMatch(/^\d+$/);
     expect(((await response.json()) as Json).error.message).toBe('The GPU has no memory left.');
+  });
+
+  it('of a codec that does not suit the model is one that no client repeats', () => {
+    const error = toApiError(new QualityError('tq2 does not suit this model.'));
+    expect(error).toMatchObject({ status: 400, code: 'codec_not_suitable', message: 'tq2 does not suit this model.' });
+    expect(isRepeated(error.status)).toBe(false);
   });
 
   it('of a lost device is 503', () => {

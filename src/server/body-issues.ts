@@ -50,12 +50,12 @@ export function describeIssue(
   const subject = param || 'The body';
   const value = path.reduce<unknown>((parent, key) => (parent as Record<PropertyKey, unknown>)?.[key], body);
   if (!message.startsWith('must ')) return { param, message: `${subject} ${message}.` };
+  // Of an object that several schemas share, zod names the field that tells them apart.
+  const rule = path.at(-1) === 'type' ? message.replace('must have the type', 'must be') : message;
   return {
     param,
     message:
-      value === undefined
-        ? `${subject} is missing: it ${message}.`
-        : `${subject} ${message}; got ${describeValue(value)}.`,
+      value === undefined ? `${subject} is missing: it ${rule}.` : `${subject} ${rule}; got ${describeValue(value)}.`,
   };
 }
 

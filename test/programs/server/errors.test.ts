@@ -146,6 +146,16 @@ describe('words', () => {
       [{ messages: [{}] }, 'messages[0].role', 'messages[0].role is missing: it must be a string.'],
       [{ logit_bias: { a: 1 } }, 'logit_bias', 'logit_bias has the key "a": its keys must be token ids.'],
       [{ logit_bias: { 300: 1 } }, 'logit_bias', 'logit_bias has the token 300; ids are 0 to 256.'],
+      [
+        { response_format: { type: 'grammar' } },
+        'response_format.type',
+        'response_format.type must be "text", "json_object" or "json_schema"; got the string "grammar".',
+      ],
+      [
+        { response_format: 'json' },
+        'response_format',
+        'response_format must have the type "text", "json_object" or "json_schema"; got the string "json".',
+      ],
       [{ tools: {} }, 'tools', 'tools must be an array; got an empty object.'],
       [
         { response_format: { type: 'json_schema', json_schema: {} } },

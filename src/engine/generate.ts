@@ -294,7 +294,8 @@ function remainingTokens(prompt: number, generation: GenerationContext): number 
 function checkTokenIds(ids: readonly number[], vocab: number): void {
   if (ids.length === 0) throw new InputError('The prompt is empty. It must have at least one token.');
   const bad = ids.find(id => !Number.isInteger(id) || id < 0 || id >= vocab);
-  if (bad !== undefined) throw new InputError(`Token id ${bad} is outside the vocabulary: ids are 0 to ${vocab - 1}.`);
+  if (bad !== undefined)
+    throw new InputError(`Token id ${bad} is outside the vocabulary: ids are 0 to ${vocab - 1}.`, { option: 'prompt' });
 }
 
 /** Measures the model's time, without the time that the reader takes between tokens. */

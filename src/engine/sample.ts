@@ -5,7 +5,7 @@
 
 import type { SamplingRequest } from '../kernel/device.ts';
 import { isPlainObject } from '../util/describe-value.ts';
-import { InputError } from '../util/errors.ts';
+import { InputError, optionError } from '../util/errors.ts';
 import { applyRules, integer, number, type Rule, rule } from '../util/rules.ts';
 import { ESTIMATE_ERROR, estimateWeights } from './estimated-weights.ts';
 import type { Constraint } from './grammar/constraint.ts';
@@ -263,10 +263,10 @@ function createPenalties(
       const ids = [...new Set([...recent, ...generated.keys(), ...biases.map(([id]) => id)])];
       const outside = ids.find(id => !(id >= 0 && id < logits.length));
       if (outside !== undefined) {
-        throw new InputError(
-          option =>
-            `Token ${outside} of the prompt or of ${option('logitBias')} is outside the vocabulary of ${logits.length}.`,
-        );
+        const problem = `has the token ${outside}; ids are 0 to ${logits.length - 1}.`;
+        throw biases.some(([id]) => id === outside)
+          ? optionError('logitBias', problem)
+          : new InputError(`The prompt ${problem}`);
       }
       const before = ids.map(id => logits[id]!);
       penalize(logits);

@@ -65,15 +65,20 @@ function checkMessage(message: unknown, index: number): void {
 export function checkContent(content: unknown, path = 'content'): asserts content is string | readonly TextPart[] {
   if (typeof content === 'string') return;
   if (!Array.isArray(content))
-    throw new InputError(`${path} must be a string, or an array of text parts; got ${describeValue(content)}.`);
+    throw new InputError(`${path} must be a string, or an array of text parts; got ${describeValue(content)}.`, {
+      option: path,
+    });
   content.forEach((part, i) => {
     const type: unknown = isPlainObject(part) ? part.type : undefined;
     if (typeof type === 'string' && type !== 'text')
       throw new UnsupportedError(
         `${path}[${i}] has the type '${type.slice(0, 60)}', which is not supported: only text is.`,
+        { option: `${path}[${i}]` },
       );
     if (type !== 'text' || typeof part.text !== 'string')
-      throw new InputError(`${path}[${i}] must be { type: 'text', text: '...' }; got ${describeValue(part)}.`);
+      throw new InputError(`${path}[${i}] must be { type: 'text', text: '...' }; got ${describeValue(part)}.`, {
+        option: `${path}[${i}]`,
+      });
   });
 }
 

@@ -7,29 +7,31 @@ const text = z.object({ type: z.literal('text'), text: z.string() });
 
 const textOrBlocks = z.union([z.string(), z.array(text)], { error: 'must be a string or an array of text blocks' });
 
-const BLOCKS = 'must be a block of the type text, tool_use, tool_result or thinking; others are not supported';
+const block = z.discriminatedUnion('type', [
+  text,
+  z.object({ type: z.literal('thinking'), thinking: z.string() }),
+  // What other servers have encrypted cannot be read.
+  z.object({ type: z.literal('redacted_thinking') }),
+  z.object({ type: z.literal('tool_use'), id: z.string(), name: z.string(), input: jsonObject }),
+  z.object({
+    type: z.literal('tool_result'),
+    tool_use_id: z.string(),
+    content: textOrBlocks.nullish(),
+    is_error: flag,
+  }),
+]);
 
-const block = z.discriminatedUnion(
-  'type',
-  [
-    text,
-    z.object({ type: z.literal('thinking'), thinking: z.string() }),
-    // What other servers have encrypted cannot be read.
-    z.object({ type: z.literal('redacted_thinking') }),
-    z.object({ type: z.literal('tool_use'), id: z.string(), name: z.string(), input: jsonObject }),
-    z.object({
-      type: z.literal('tool_result'),
-      tool_use_id: z.string(),
-      content: textOrBlocks.nullish(),
-      is_error: flag,
-    }),
-  ],
-  { error: BLOCKS },
-);
+/** Which block is wrong: a union tells only that none of its members fits. */
+function describeContent(content: unknown): string {
+  const index = Array.isArray(content) ? content.findIndex(one => !block.safeParse(one).success) : -1;
+  return index < 0
+    ? 'must be a string or an array of blocks'
+    : `block ${index} must be text, tool_use, tool_result (of text) or thinking. Images and documents are not supported`;
+}
 
 const message = z.object({
   role: z.enum(['user', 'assistant', 'system']),
-  content: z.union([z.string(), z.array(block)], { error: `must be a string or an array of blocks; each ${BLOCKS}` }),
+  content: z.union([z.string(), z.array(block)], { error: ({ input }) => describeContent(input) }),
 });
 
 /** Tools of other types than `custom` are Anthropic's own, which are ignored. */
@@ -41,8 +43,8 @@ const tool = z
     input_schema: jsonObject.nullish(),
     strict: flag,
   })
-  .refine(tool => !isCustom(tool) || tool.name, { path: ['name'], error: 'missing; expected string' })
-  .refine(tool => !isCustom(tool) || tool.input_schema, { path: ['input_schema'], error: 'missing; expected object' });
+  .refine(tool => !isCustom(tool) || tool.name, { path: ['name'], error: 'must be a string' })
+  .refine(tool => !isCustom(tool) || tool.input_schema, { path: ['input_schema'], error: 'must be an object' });
 
 export const isCustom = ({ type }: { type?: string | null }): boolean => type == null || type === 'custom';
 

@@ -3,13 +3,14 @@ import { Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import type { Backend } from './backend.ts';
-import { invalidRequest, toApiError } from './errors.ts';
+import { ApiError, toApiError } from './errors.ts';
 import { type Authorize, createHandler, errorResponse } from './exchange.ts';
 import { createJobs, type Jobs } from './jobs.ts';
 import { defaultLimits, type Limits } from './limits.ts';
 import { createMetrics } from './metrics.ts';
 import { createNotices, NOTICE_HEADER } from './notices.ts';
 import { createOpenApi } from './openapi.ts';
+import { routesAt, suggestPath, wireOf } from './paths.ts';
 import { createResponseStore } from './response-store.ts';
 import type { Route } from './route.ts';
 import { routes } from './routes.ts';
@@ -17,7 +18,6 @@ import { createKeyring, keyOf, OPERATOR, type TenantConfig } from './tenants.ts'
 import { createToolCheck } from './tool-notices.ts';
 import type { WebFiles } from './web-files.ts';
 import { createPageRules, type PageRules } from './web-pages.ts';
-import { openaiWire } from './wire.ts';
 
 export interface AppOptions {
   backend: Backend;
@@ -99,14 +99,13 @@ export function createApp(options: AppOptions): App {
   app.notFound(({ req }) => {
     const file = req.method === 'GET' || req.method === 'HEAD' ? options.web?.respond(req.raw) : undefined;
     if (file) return file;
-    const known = routes.filter(({ path }) => path === req.path).map(({ method }) => method.toUpperCase());
-    const error = invalidRequest(
+    const known = routesAt(req.path).map(({ method }) => method.toUpperCase());
+    const error =
       known.length > 0
-        ? `${req.path} takes ${known.join(' or ')}, not ${req.method}.`
-        : `There is no ${req.path} here.${suggestion(req.path)}`,
-    );
-    return new Response(JSON.stringify(openaiWire.error(error)), {
-      status: known.length > 0 ? 405 : 404,
+        ? new ApiError(405, `${req.path} takes ${known.join(' or ')}, not ${req.method}.`)
+        : new ApiError(404, `There is no ${req.path} here.${suggestPath(req.path)}`);
+    return new Response(JSON.stringify(wireOf(req.path).error(error)), {
+      status: error.status,
       headers: { 'content-type': 'application/json', ...(known.length > 0 && { allow: known.join(', ') }) },
     });
   });
@@ -118,6 +117,12 @@ export function createApp(options: AppOptions): App {
       route.path,
       handle(route, () => OPERATOR),
     );
+  operators.notFound(({ req }) => {
+    const paths = routes.filter(({ isForOperators }) => isForOperators).map(({ path }) => path);
+    return errorResponse(
+      new ApiError(404, `This port answers GET ${paths.join(', ')}, not ${req.method} ${req.path}.`),
+    );
+  });
   return {
     fetch: request => app.fetch(request),
     fetchForOperators: request => operators.fetch(request),
@@ -131,7 +136,7 @@ function checkHosts(app: Hono, pages: PageRules): void {
     try {
       pages.checkHost(req.raw);
     } catch (error) {
-      return Promise.resolve(errorResponse(toApiError(error)));
+      return Promise.resolve(errorResponse(toApiError(error), wireOf(req.path)));
     }
     return next();
   });
@@ -157,12 +162,6 @@ function refusePreflights(app: Hono, pages: PageRules, logger?: Logger): void {
     }
     return next();
   });
-}
-
-/** Clients often have a base URL without its /v1, or with two. */
-function suggestion(path: string): string {
-  const meant = routes.find(route => route.path.endsWith(path) || path.endsWith(route.path));
-  return meant && path !== '/' ? ` Did you mean ${meant.path}?` : ' GET /openapi.json lists what there is.';
 }
 
 const openApiRoute = { method: 'get', path: '/openapi.json', summary: 'This document.' } as const;

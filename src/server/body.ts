@@ -1,5 +1,6 @@
 /** Reading a request's body: bounded, and harmless once it is parsed. */
 import type { z } from 'zod';
+import { describeIssue, expectation } from './body-issues.ts';
 import { ApiError, bodyTooLarge, invalidRequest, notJson } from './errors.ts';
 import type { Limits } from './limits.ts';
 
@@ -14,12 +15,10 @@ export async function readBody<T>(request: Request, schema: z.ZodType<T>, limits
   const type = request.headers.get('content-type') ?? '';
   if (text !== '' && !JSON_TYPE.test(type)) throw notJson(type);
   const value = parseJson(text, limits);
-  const { success, data, error } = schema.safeParse(value);
+  const { success, data, error } = schema.safeParse(value, { error: expectation });
   if (success) return data;
-  const { message, path } = error.issues[0];
-  const param = formatPath(path);
-  const problem = message.replace(/^Invalid input: (expected .*), received undefined$/, 'missing; $1');
-  throw invalidRequest(param ? `${param}: ${problem}` : problem, param || undefined);
+  const { message, param } = describeIssue(error.issues[0], value);
+  throw invalidRequest(message, param || undefined);
 }
 
 async function readText(request: Request, max: number): Promise<string> {
@@ -65,10 +64,3 @@ function checkJson(root: unknown, { depth, values }: Limits): void {
     level = next;
   }
 }
-
-/** `messages[0].content`. */
-const formatPath = (path: readonly PropertyKey[]): string =>
-  path.reduce<string>(
-    (text, key) => (typeof key === 'number' ? `${text}[${key}]` : text ? `${text}.${String(key)}` : String(key)),
-    '',
-  );

@@ -1,6 +1,6 @@
 /**
- * Why was my prefix missed? To a request with the header `x-explain-cache`, the header `x-cache-difference` says where its
- * prompt departs from the nearest text in the cache: usually at a date, or at tools in another order.
+ * Why was my prefix missed? To a request with the header `x-explain-cache`, the header `x-cache-difference` and the usage say
+ * where its prompt departs from the nearest text in the cache: usually at a date, or at tools in another order.
  */
 import type { EncodeChatOptions } from '../chat/answer-stream.ts';
 import type { ChatMessage } from '../model/template.ts';
@@ -21,6 +21,12 @@ export async function explainCache(
   const prompt = await service.tokenizeChat(messages, options);
   const difference = await compare(service, prompt, { tenant: tenant.name, cacheSalt });
   headers.set('x-cache-difference', toAscii(JSON.stringify(difference)));
+}
+
+/** What `explainCache` has found, for the usage: many clients show no headers. */
+export function cacheDifference({ headers }: Exchange): { cache_difference?: object } {
+  const found = headers.get('x-cache-difference');
+  return found === null ? {} : { cache_difference: JSON.parse(found) };
 }
 
 async function compare(service: ModelService, prompt: number[], whose: { tenant: string; cacheSalt?: string }) {

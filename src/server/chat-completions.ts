@@ -5,7 +5,7 @@ import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
 import { type Answer, createAnswer } from './answer.ts';
-import { explainCache } from './cache-difference.ts';
+import { cacheDifference, explainCache } from './cache-difference.ts';
 import { createChunks } from './chunks.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
@@ -31,10 +31,11 @@ export const chatCompletions: Route<ChatRequest> = {
     const prefill = request.stream && request.return_progress ? createProgressChannel() : undefined;
     const events = await runChat(exchange, request, prefill?.report);
     const head = { id: `chatcmpl-${id}`, created: Math.floor(Date.now() / 1000), model };
-    const { service } = jobs;
+    const service = jobs.service();
+    const usage: CountUsage = (results, answers) => usageOf(results, answers, cacheDifference(exchange));
     return request.stream
-      ? exchange.stream(streamChunks(head, prefill?.merge(events) ?? events, request, service()))
-      : exchange.json(await collectChoices(head, events, request, service()));
+      ? exchange.stream(streamChunks(head, prefill?.merge(events) ?? events, { request, service, usage }))
+      : exchange.json(await collectChoices(head, events, { request, service, usage }));
   },
 };
 
@@ -51,6 +52,7 @@ export async function runChat(
   const messages = request.messages.map(toMessage);
   const options = chatOptions(request, limits);
   noteTools(exchange, options, request.tools?.map(toIgnored));
+  if (request.functions?.length) exchange.notify('functions is ignored: this server takes tools only.');
   const slot = requestedSlot(request, choices);
   const cacheSalt = request.cache_salt ?? undefined;
   const { render, tools, toolChoice } = options;
@@ -74,6 +76,14 @@ export async function runChat(
 }
 
 type ProgressEvents = AsyncGenerator<AnswerEvent<AnswerDelta> | { progress: PromptProgress }, void, void>;
+
+type CountUsage = (results: readonly Result[], answers: readonly Answer[]) => object;
+
+interface ChatContext {
+  request: ChatRequest;
+  service: ModelService;
+  usage: CountUsage;
+}
 
 interface Head {
   id: string;
@@ -132,7 +142,7 @@ function fieldOf(path: string, { tools, response_format: format }: ChatRequest):
     .replace(/^continueAnswer\b/, 'continue_final_message');
 }
 
-async function collectChoices(head: Head, events: ChatEvents, request: ChatRequest, service: ModelService) {
+async function collectChoices(head: Head, events: ChatEvents, { request, service, usage }: ChatContext) {
   const answers = Array.from({ length: request.n ?? 1 }, createAnswer);
   const results: Result[] = [];
   for await (const event of events) {
@@ -150,7 +160,7 @@ async function collectChoices(head: Head, events: ChatEvents, request: ChatReque
     ...head,
     object: 'chat.completion',
     choices: await Promise.all(answers.map(choice)),
-    usage: usageOf(results, answers),
+    usage: usage(results, answers),
   };
 }
 
@@ -174,20 +184,20 @@ const finishReason = ({ finish }: Result, { toolCalls }: Answer): string =>
 const stopReason = ({ isLoop }: Result) => isLoop && { stop_reason: 'loop' };
 
 /** All answers share their prompt: what was cached before is what the first one found. */
-function usageOf(results: readonly Result[], answers: readonly Answer[]): object {
+function usageOf(results: readonly Result[], answers: readonly Answer[], difference: { cache_difference?: object }) {
   return openaiUsage({
     promptTokens: results[0].usage.promptTokens,
     cachedTokens: Math.min(...results.map(({ usage }) => usage.reusedTokens)),
     completionTokens: results.reduce((sum, { usage }) => sum + usage.completionTokens, 0),
     reasoningTokens: answers.reduce((sum, answer) => sum + answer.reasoningTokens, 0),
+    ...difference,
   });
 }
 
 async function* streamChunks(
   head: Head,
   events: ChatEvents | ProgressEvents,
-  request: ChatRequest,
-  service: ModelService,
+  { request, service, usage }: ChatContext,
 ) {
   const { part, finish, progress, end } = createChunks({ ...head, object: 'chat.completion.chunk' }, request);
   const answers = Array.from({ length: request.n ?? 1 }, createAnswer);
@@ -217,7 +227,7 @@ async function* streamChunks(
     };
     yield part(index, { delta }, logprobs);
   }
-  yield end(usageOf(results, answers));
+  yield end(usage(results, answers));
 }
 
 const toolCallDelta = ({ index, id, name, arguments: args }: ToolCallDelta) => ({

@@ -23,6 +23,7 @@ export const completions: Route<CompletionRequest> = {
   summary: 'Continues a text or token ids. Streams with `stream: true`.',
   schema: completionSchema,
   streams: true,
+  promptField: 'prompt',
   async handle(exchange, request) {
     const { id, jobs } = exchange;
     const model = exchange.resolveModel(request.model);

@@ -10,6 +10,7 @@ import {
   InputError,
   KvasirError,
   type OptionNames,
+  QualityError,
   UnsupportedError,
 } from '../util/errors.ts';
 import { splitWords } from '../util/option-name.ts';
@@ -105,6 +106,8 @@ export interface ErrorAudience {
   context?: number;
   /** The field of the request that an option of the engine comes from. */
   fieldOf?: (path: string) => string;
+  /** The field that is read as the prompt. Default: `messages`. */
+  promptField?: string;
 }
 
 /** The client has left: nobody reads this one. 499 is nginx's status for it in logs. */
@@ -120,7 +123,7 @@ const isServerOption = (option: string): boolean => Object.hasOwn(loadRules, opt
 
 /** Any error as one that a client may see, in the words of its API. What is not meant for clients is a 500 without details. */
 export function toApiError(error: unknown, audience: ErrorAudience = {}): ApiError {
-  const { context, fieldOf = fieldOfOption } = audience;
+  const { context, fieldOf = fieldOfOption, promptField = 'messages' } = audience;
   if (error instanceof ApiError) return error;
   if (!(error instanceof KvasirError))
     return new ApiError(500, 'Internal error. The log of the server has the details.', {
@@ -135,7 +138,7 @@ export function toApiError(error: unknown, audience: ErrorAudience = {}): ApiErr
   if (error instanceof ContextError) {
     // Clients look for the beginning of OpenAI's message.
     const prefix = context === undefined ? '' : `This model's maximum context length is ${context} tokens. `;
-    return new ApiError(400, prefix + message, { code: 'context_length_exceeded', param: 'messages', cause: error });
+    return new ApiError(400, prefix + message, { code: 'context_length_exceeded', param: promptField, cause: error });
   }
   // Memory of the device or a disk: not a fault of the request.
   if (error instanceof CapacityError)
@@ -146,6 +149,8 @@ export function toApiError(error: unknown, audience: ErrorAudience = {}): ApiErr
     });
   if (error instanceof DeviceError)
     return new ApiError(503, message, { code: 'engine_failed', retryAfter: 5, cause: error });
+  // As after a time-out: the answer would fail again. The log has it as a warning.
+  if (error instanceof QualityError) return new ApiError(400, message, { code: 'codec_not_suitable', cause: error });
   if (error instanceof InputError || error instanceof UnsupportedError || error instanceof FormatError) {
     const { option } = error;
     const param = option === undefined || isServerOption(option) ? undefined : fieldOf(option);

@@ -53,7 +53,7 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
     if (isAnthropic) headers.set('request-id', id);
     const fieldOf = (path: string) => fieldOfOption(route.fieldOf?.(path, body) ?? path);
     const toError = (error: unknown): ApiError => {
-      const shown = toApiError(error, { context: backend.info?.context, fieldOf });
+      const shown = toApiError(error, { context: backend.info?.context, fieldOf, promptField: route.promptField });
       if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
       return shown;
     };

@@ -9,10 +9,10 @@ import {
   type MessagesRequest,
   messagesSchema,
 } from './anthropic-schemas.ts';
-import { explainCache } from './cache-difference.ts';
+import { cacheDifference, explainCache } from './cache-difference.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Route } from './route.ts';
-import { maxTokensOf, stopsOf } from './sampling.ts';
+import { maxTokensOf, stopsOf, topPOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
 import { noteTools, withRequestIndex } from './tool-notices.ts';
 import { anthropicWire } from './wire.ts';
@@ -38,7 +38,7 @@ export const messages: Route<MessagesRequest> = {
         service.answer(messages, {
           ...prompt,
           temperature: request.temperature ?? 1,
-          topP: request.top_p ?? undefined,
+          topP: topPOf(request.top_p),
           topK: request.top_k ?? undefined,
           stop: stopsOf(request.stop_sequences),
           maxTokens: maxTokensOf(request.max_tokens, limits),
@@ -49,8 +49,8 @@ export const messages: Route<MessagesRequest> = {
     });
     const head = { id: `msg_${id}`, type: 'message', role: 'assistant', model };
     return request.stream
-      ? exchange.stream(streamEvents(head, events))
-      : exchange.json(await collectMessage(head, events));
+      ? exchange.stream(streamEvents(head, events, cacheDifference(exchange)))
+      : exchange.json(await collectMessage(head, events, cacheDifference(exchange)));
   },
 };
 
@@ -94,7 +94,7 @@ function endOf({ finish, stop }: Result, { toolCalls }: Answer) {
   return { stop_reason: reason, stop_sequence: (reason === 'stop_sequence' && stop) || null };
 }
 
-async function collectMessage(head: object, events: Events): Promise<object> {
+async function collectMessage(head: object, events: Events, difference: object): Promise<object> {
   const answer = createAnswer();
   for await (const event of events) {
     if (!('result' in event)) {
@@ -112,13 +112,14 @@ async function collectMessage(head: object, events: Events): Promise<object> {
         input: parseArguments(args),
       })),
     ];
-    return { ...head, content, ...endOf(event.result, answer), usage: usageOf(event.result.usage) };
+    const usage = { ...usageOf(event.result.usage), ...difference };
+    return { ...head, content, ...endOf(event.result, answer), usage };
   }
   throw new Error('kvasir bug: an answer has no end');
 }
 
 /** Blocks come one after another: each is started, added to, and stopped before the next. */
-async function* streamEvents(head: object, events: Events): AsyncGenerator<string, void, void> {
+async function* streamEvents(head: object, events: Events, difference: object): AsyncGenerator<string, void, void> {
   const send = (type: string, fields: object) => formatEvent({ type, ...fields }, type);
   const answer = createAnswer();
   let index = -1;
@@ -150,7 +151,8 @@ async function* streamEvents(head: object, events: Events): AsyncGenerator<strin
       // Clients expect a block, also in an empty answer.
       if (index < 0) yield enter('text', { type: 'text', text: '' });
       yield stop();
-      yield send('message_delta', { delta: endOf(event.result, answer), usage: usageOf(event.result.usage) });
+      const usage = { ...usageOf(event.result.usage), ...difference };
+      yield send('message_delta', { delta: endOf(event.result, answer), usage });
       yield send('message_stop', {});
       return;
     }

@@ -27,8 +27,10 @@ const common = (limits: Limits) => ({
   stream: flag,
   format: z.union([z.enum(['json', '']), jsonObject], { error: 'must be "json" or a JSON Schema' }).nullish(),
   options: options(limits).nullish(),
-  think: z.union([z.boolean(), z.string().max(100)]).nullish(),
-  keep_alive: z.union([z.number(), z.string()]).nullish(),
+  think: z
+    .union([z.boolean(), z.string().max(100)], { error: 'must be true, false or a level such as "high"' })
+    .nullish(),
+  keep_alive: z.union([z.number(), z.string()], { error: 'must be seconds, or a text such as "5m"' }).nullish(),
   logprobs: flag,
   top_logprobs: integer(0, 20),
 });

@@ -14,7 +14,7 @@ const sampling = (limits: Limits) => ({
   top_p: number(0, 1),
   presence_penalty: number(-2, 2),
   frequency_penalty: number(-2, 2),
-  logit_bias: z.record(z.string().regex(/^\d{1,9}$/, 'must be a token id'), z.number().min(-100).max(100)).nullish(),
+  logit_bias: z.record(z.string().regex(/^\d{1,9}$/, 'must be token ids'), z.number().min(-100).max(100)).nullish(),
   stop: stopStrings(limits).nullish(),
   seed: z.int().nullish(),
   top_k: integer(-1),
@@ -38,7 +38,10 @@ const message = z.object({
       z.object({
         id: z.string().nullish(),
         type: z.string().nullish(),
-        function: z.object({ name: z.string(), arguments: z.union([z.string(), jsonObject]) }),
+        function: z.object({
+          name: z.string(),
+          arguments: z.union([z.string(), jsonObject], { error: 'must be JSON text or an object' }),
+        }),
       }),
     )
     .nullish(),
@@ -62,7 +65,7 @@ const tool = z
   })
   .refine(({ type, function: called }) => type !== 'function' || called, {
     path: ['function'],
-    error: 'missing; expected { name, parameters }',
+    error: 'must be { name, parameters }',
   });
 
 export const toolList = ({ tools }: Limits) => z.array(tool).max(tools);
@@ -100,6 +103,8 @@ export const chatSchema = (limits: Limits) =>
     response_format: responseFormat.nullish(),
     tools: toolList(limits).nullish(),
     tool_choice: toolChoice.nullish(),
+    // What tools were before they were called tools.
+    functions: z.array(z.unknown()).nullish(),
     parallel_tool_calls: flag,
     chat_template_kwargs: jsonObject.nullish(),
     // vLLM's.

@@ -1,7 +1,7 @@
 /** Requests of OpenAI's Responses API. */
 import { z } from 'zod';
 import type { Limits } from './limits.ts';
-import { flag, integer, jsonObject, number, toolName } from './sampling-schemas.ts';
+import { flag, integer, jsonObject, number, tokenLimit, toolName } from './sampling-schemas.ts';
 
 const id = z.string().max(200);
 
@@ -56,7 +56,7 @@ const tool = z
     parameters: jsonObject.nullish(),
     strict: flag,
   })
-  .refine(({ type, name }) => type !== 'function' || name != null, { path: ['name'], error: 'missing' });
+  .refine(({ type, name }) => type !== 'function' || name != null, { path: ['name'], error: 'must be a string' });
 
 const toolChoice = z.union(
   [z.enum(['auto', 'none', 'required']), z.object({ type: z.literal('function'), name: z.string() })],
@@ -91,7 +91,7 @@ export const responsesSchema = (limits: Limits) =>
     previous_response_id: id.nullish(),
     store: flag,
     stream: flag,
-    max_output_tokens: integer(1),
+    max_output_tokens: tokenLimit.nullish(),
     temperature: number(0, 100),
     top_p: number(0, 1),
     top_logprobs: integer(0, 20),

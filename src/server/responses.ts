@@ -1,6 +1,7 @@
 /** /v1/responses: OpenAI's Responses API. */
 import type { Result } from '../engine/stream.ts';
 import { type Answer, createAnswer } from './answer.ts';
+import { cacheDifference } from './cache-difference.ts';
 import { answerMessage, type ChatEvents, runChat, toIgnored } from './chat-completions.ts';
 import { ApiError } from './errors.ts';
 import { conversationOf, toChatRequest } from './response-input.ts';
@@ -17,6 +18,7 @@ export const responses: Route<ResponsesRequest> = {
   summary: "Answers in the format of OpenAI's Responses API. Streams with `stream: true`.",
   schema: responsesSchema,
   streams: true,
+  promptField: 'input',
   fieldOf,
   async handle(exchange, request) {
     const model = exchange.resolveModel(request.model);
@@ -96,14 +98,14 @@ function describeRequest(id: string, model: string, request: ResponsesRequest): 
 
 /** All events of an answer; the last one has the whole response. */
 async function* answerEvents(
-  { id, jobs }: Exchange,
+  exchange: Exchange,
   response: ResponseObject,
   events: ChatEvents,
   wantsLogprobs: boolean,
   store: (answer: Answer, response: ResponseObject) => void,
 ): AsyncGenerator<ResponseEvent, void, void> {
-  const service = jobs.service();
-  const output = createOutput(id);
+  const service = exchange.jobs.service();
+  const output = createOutput(exchange.id);
   const answer = createAnswer();
   for await (const event of events) {
     if (!answer.hasBegun) {
@@ -114,7 +116,7 @@ async function* answerEvents(
     if ('result' in event) {
       const status = event.result.finish === 'length' ? 'incomplete' : 'completed';
       yield* output.end(status);
-      const whole = { ...response, status, output: output.items, ...endOf(event.result, answer) } as const;
+      const whole = { ...response, status, output: output.items, ...endOf(event.result, answer, exchange) } as const;
       store(answer, whole);
       yield { type: `response.${status}`, response: whole };
       return;
@@ -124,13 +126,16 @@ async function* answerEvents(
   }
 }
 
-function endOf({ finish, usage }: Result, { reasoningTokens }: Answer): object {
+function endOf({ finish, usage }: Result, { reasoningTokens }: Answer, exchange: Exchange): object {
   const { promptTokens, reusedTokens, prefilledTokens, completionTokens } = usage;
   return {
     ...(finish === 'length' && { incomplete_details: { reason: 'max_output_tokens' } }),
     usage: {
       input_tokens: promptTokens,
-      input_tokens_details: { cached_tokens: reusedTokens, cache_write_tokens: prefilledTokens },
+      input_tokens_details: {
+        ...{ cached_tokens: reusedTokens, cache_write_tokens: prefilledTokens },
+        ...cacheDifference(exchange),
+      },
       output_tokens: completionTokens,
       output_tokens_details: { reasoning_tokens: reasoningTokens },
       total_tokens: promptTokens + completionTokens,

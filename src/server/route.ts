@@ -64,5 +64,7 @@ export interface Route<T = unknown> {
   wire?: Wire;
   /** The field of the body that an option of the engine comes from, for messages, if it has another name there. */
   fieldOf?(path: string, body: T): string;
+  /** The field that is read as the prompt. Default: `messages`. */
+  promptField?: string;
   handle(exchange: Exchange, body: T): Promise<Response> | Response;
 }

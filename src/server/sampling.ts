@@ -14,7 +14,7 @@ export function samplingOptions(fields: Fields, maxTokens: number | null | undef
   const { top_k: topK } = fields;
   return {
     temperature: fields.temperature ?? 1,
-    topP: given(fields.top_p),
+    topP: topPOf(fields.top_p),
     // -1 is vLLM's word for "off".
     topK: topK == null || topK < 0 ? undefined : topK,
     minP: given(fields.min_p),
@@ -32,6 +32,13 @@ export function samplingOptions(fields: Fields, maxTokens: number | null | undef
 /** As many as the server allows, if the request has no limit of its own. */
 export const maxTokensOf = (limit: number | null | undefined, { output }: Limits): number =>
   limit == null || limit <= 0 ? output : Math.min(limit, output);
+
+/** Less than the most likely token of any vocabulary has. */
+const SMALLEST_TOP_P = 1e-6;
+
+/** 0 leaves the most likely token, as with other servers. */
+export const topPOf = (share: number | null | undefined): number | undefined =>
+  share === 0 ? SMALLEST_TOP_P : given(share);
 
 /** Empty ones stop nothing. */
 export function stopsOf(stop: string | readonly string[] | null | undefined): string[] | undefined {

@@ -2,8 +2,8 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { CapacityError } from '../util/errors.ts';
-import { ApiError, invalidRequest } from './errors.ts';
+import { CapacityError, InputError } from '../util/errors.ts';
+import { ApiError, invalidRequest, toApiError } from './errors.ts';
 import type { Exchange, Route } from './route.ts';
 import { DEFAULT_TENANT, type Tenant } from './tenants.ts';
 
@@ -38,18 +38,20 @@ export const slot: Route<SlotRequest> = {
     const { jobs, tenant, json } = exchange;
     const service = jobs.service();
     const id = Number(exchange.param('id'));
+    if (!Number.isInteger(id)) throw invalidRequest('The path needs the number of a slot, as in /slots/0.');
     const action = exchange.query('action');
     if (!['save', 'restore', 'erase'].includes(action ?? ''))
       throw invalidRequest('action must be save, restore or erase, as in /slots/0?action=save.', 'action');
     const started = performance.now();
     const ms = () => performance.now() - started;
+    let path = '';
     try {
       if (action === 'erase') {
         const held = (await service.slots(tenant.name)).find(state => state.slot === id);
         await service.eraseSlot(id, tenant.name);
         return json({ id_slot: id, n_erased: held?.tokens ?? 0 });
       }
-      const path = await slotFile(exchange, tenant, filename);
+      path = await slotFile(exchange, tenant, filename);
       if (action === 'save') {
         const { tokens, bytes } = await service.saveSlot(id, path, tenant.name);
         return json({ id_slot: id, filename, n_saved: tokens, n_written: bytes, timings: { save_ms: ms() } });
@@ -58,7 +60,11 @@ export const slot: Route<SlotRequest> = {
       return json({ id_slot: id, filename, n_restored: tokens, n_read: bytes, timings: { restore_ms: ms() } });
     } catch (error) {
       // A full disk or cache, not a long prompt.
-      if (error instanceof CapacityError) throw new ApiError(507, error.message, { code: 'insufficient_storage' });
+      if (error instanceof CapacityError)
+        throw new ApiError(507, toApiError(error).message, { code: 'insufficient_storage' });
+      // Clients know the file by its name. Where it is does not concern them.
+      if (error instanceof InputError && path && error.message.includes(path))
+        throw invalidRequest(error.message.replaceAll(path, filename ?? ''), 'filename');
       throw error;
     }
   },

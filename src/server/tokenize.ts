@@ -23,6 +23,7 @@ export const tokenize: Route<z.infer<ReturnType<typeof tokenizeSchema>>> = {
   path: '/tokenize',
   summary: 'Token ids of a text (`content` or `text`) or of `messages` and `tools` as the model reads them.',
   schema: tokenizeSchema,
+  promptField: 'content',
   async handle({ jobs, json }, { messages, tools, add_special, parse_special, ...body }) {
     const service = jobs.service();
     const text = body.content ?? body.text;

@@ -7,6 +7,8 @@ interface TokenCounts {
   completionTokens: number;
   /** Tokens of the completion that are reasoning. */
   reasoningTokens?: number;
+  /** Why no more of the prompt was in the cache. */
+  cache_difference?: object;
 }
 
 export const openaiUsage = ({
@@ -14,10 +16,11 @@ export const openaiUsage = ({
   cachedTokens,
   completionTokens,
   reasoningTokens,
+  cache_difference,
 }: TokenCounts): object => ({
   prompt_tokens: promptTokens,
   completion_tokens: completionTokens,
   total_tokens: promptTokens + completionTokens,
-  prompt_tokens_details: { cached_tokens: cachedTokens },
+  prompt_tokens_details: { cached_tokens: cachedTokens, ...(cache_difference && { cache_difference }) },
   ...(reasoningTokens !== undefined && { completion_tokens_details: { reasoning_tokens: reasoningTokens } }),
 });

@@ -4,6 +4,7 @@
  * to point here (DNS rebinding) by the name in its `Host`.
  */
 import { isIP } from 'node:net';
+import { InputError } from '../util/errors.ts';
 import { ApiError } from './errors.ts';
 
 export interface PageRules {
@@ -23,11 +24,13 @@ export interface PageRuleOptions {
 }
 
 export function createPageRules({ hosts, cors }: PageRuleOptions): PageRules {
-  const known = new Set(hosts.map(normalizeHost));
+  // A port may be given too: `nas.local:8080`.
+  const known = new Set(hosts.map(host => hostnameOf(`http://${host}`) ?? normalizeHost(host)));
   const hasAllAddresses = known.has('0.0.0.0') || known.has('::');
-  const allowsAll = cors.includes('*');
+  const allowed = cors.map(parseOrigin);
+  const allowsAll = allowed.includes('*');
   return {
-    origins: allowsAll ? '*' : [...cors],
+    origins: allowsAll ? '*' : allowed,
     checkHost({ headers, url }) {
       const name = hostnameOf(`http://${headers.get('host') ?? new URL(url).host}`) ?? '';
       // An address cannot be made to point elsewhere.
@@ -41,25 +44,38 @@ export function createPageRules({ hosts, cors }: PageRuleOptions): PageRules {
     checkOrigin({ headers, url }) {
       const origin = headers.get('origin');
       const site = headers.get('sec-fetch-site');
-      if (allowsAll || (origin !== null && cors.includes(origin))) return;
+      if (allowsAll || (origin !== null && allowed.includes(origin))) return;
       // Browsers send no Sec-Fetch-Site over plain HTTP to another machine. Proxies may drop the port of the host.
       const own = hostnameOf(`http://${headers.get('host') ?? new URL(url).host}`);
       const isForeign = site
         ? site !== 'same-origin' && site !== 'none'
         : origin !== null && hostnameOf(origin) !== own;
-      if (isForeign) throw foreignOrigin(origin ?? 'other sites');
+      if (isForeign) throw foreignOrigin(origin);
     },
   };
+}
+
+/** As browsers write it: without a path, in lower case. */
+function parseOrigin(text: string): string {
+  const origin = text.toLowerCase().replace(/\/$/, '');
+  if (origin === '*' || /^[a-z][\w+.-]*:\/\/[^/?#\s]+$/.test(origin)) return origin;
+  throw new InputError(
+    `--cors has "${text.slice(0, 200)}", which is not the origin of a web page. Write it as in https://chat.example.com, or * for all.`,
+  );
 }
 
 const forbidden = (message: string, code: string): ApiError => new ApiError(403, message, { code });
 
 /** Also the answer to a preflight. */
-const foreignOrigin = (origin: string): ApiError =>
-  forbidden(
-    `Web pages of ${origin.slice(0, 200)} may not use this server. Start it with --cors ${origin.slice(0, 200)} to allow them.`,
-    'origin_not_allowed',
-  );
+function foreignOrigin(origin: string | null): ApiError {
+  // Sandboxed pages and files have the origin `null`, which any page can have.
+  const hasName = origin !== null && origin !== 'null';
+  const pages = hasName ? `Web pages of ${origin.slice(0, 200)}` : 'Web pages of other origins';
+  const help = hasName
+    ? `Start it with --cors ${origin.slice(0, 200)} to allow them.`
+    : 'Open the page from an origin that --cors names.';
+  return forbidden(`${pages} may not use this server. ${help}`, 'origin_not_allowed');
+}
 
 /** The host of a URL, without brackets; undefined if it is none. */
 function hostnameOf(url: string): string | undefined {

@@ -74,8 +74,8 @@ const cases: [path: string, type: string, eventType: string, request: object][] 
   ],
 ];
 
-/** The source of the program. */
-export async function openaiTypesProgram(ask: Ask): Promise<string> {
+/** Answers to requests of every kind, their events, and an error, with the names of their types. */
+export async function openaiAnswers(ask: Ask): Promise<{ type: string; value: Json }[]> {
   const values: { type: string; value: Json }[] = [];
   for (const [path, type, eventType, request] of cases) {
     values.push({ type, value: await (await ask(path, request)).json() });
@@ -83,6 +83,12 @@ export async function openaiTypesProgram(ask: Ask): Promise<string> {
     for (const [, data] of text.matchAll(/^data: (\{.*)$/gm)) values.push({ type: eventType, value: JSON.parse(data) });
   }
   values.push({ type: 'Failure', value: await (await ask('/v1/chat/completions', {})).json() });
+  return values;
+}
+
+/** The source of the program. */
+export async function openaiTypesProgram(ask: Ask): Promise<string> {
+  const values = await openaiAnswers(ask);
   const constants = values.map(({ type, value }, i) => `export const v${i}: ${type} = ${JSON.stringify(value)};\n`);
   return HEADER + constants.join('');
 }

@@ -113,7 +113,11 @@ describe('what all tenants do', () => {
     expect(await (await ask('/metrics')).text()).toMatch(METRICS);
     for (const path of ['/live', '/health', '/ready', '/status']) expect((await ask(path)).status, path).toBe(200);
     for (const path of ['/slots', '/v1/models', '/', CHAT]) expect((await ask(path)).status, path).toBe(404);
-    expect((await ask(CHAT, { method: 'POST', body: '{}' })).status).toBe(404);
+    const refused = await ask(CHAT, { method: 'POST', body: '{}' });
+    expect([refused.status, ((await refused.json()) as Json).error.message]).toEqual([
+      404,
+      'This port answers GET /live, /health, /ready, /status, /metrics, not POST /v1/chat/completions.',
+    ]);
     // It has no keys, so that a web page must not reach it by another name.
     expect((await app.fetchForOperators(new Request('http://evil.example/metrics'))).status).toBe(403);
   });

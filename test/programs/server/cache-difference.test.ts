@@ -11,6 +11,9 @@ const dated = (date: string) => [
   ...user('Who was Kvasir?'),
 ];
 
+/** In the body, letters are as they are. */
+const unescaped = (header: string) => JSON.stringify(JSON.parse(header));
+
 const differenceOf = async (path: string, request: object, headers: Record<string, string> = explain) => {
   const response = await ask(path, request, headers);
   expect(response.status).toBe(200);
@@ -37,6 +40,13 @@ it('names the tokens at which a template with a date departs from the prompt of 
     prompt: '8 Novemb',
     cached: '7 Novemb',
   });
+  const told = async (stream: boolean) => {
+    const usage = { stream, stream_options: { include_usage: true } };
+    const text = await (await ask(path, chat('18 November', usage), explain)).text();
+    const [, json] = text.match(/"cached_tokens":\d+,"cache_difference":({.*?})/) ?? [];
+    return JSON.parse(json ?? 'null')?.shared_tokens;
+  };
+  expect([await told(false), await told(true)]).toEqual([first.prompt_tokens, first.prompt_tokens]);
   const again = await differenceOf(path, chat('18 November'));
   expect(again.shared_tokens).toBe(again.prompt_tokens);
   expect(again.prompt).toBe('');
@@ -53,8 +63,11 @@ it('is told by all APIs, in ASCII, and only if asked', async () => {
     const { ask } = await openServer({ tenants: [{ name: path.replace(/\W/g, ''), keys: ['a-long-key'] }] }, service);
     const send = async (body: object) => {
       const response = await ask(path, body, { ...explain, 'x-api-key': 'a-long-key' });
-      await response.text();
-      return response.headers.get('x-cache-difference') ?? '';
+      const header = response.headers.get('x-cache-difference') ?? '';
+      if (path !== '/api/chat')
+        expect(await response.text(), path).toContain(`"cache_difference":${unescaped(header)}`);
+      else await response.text();
+      return header;
     };
     await send(request);
     const header = await send(changed);

@@ -40,6 +40,14 @@ describe('an answer', () => {
     expect(await sampled()).not.toBe(await sampled());
   });
 
+  it('has the most likely tokens with top_p: 0', async () => {
+    const { choices } = await json(PATH, { messages, ...greedy(12) });
+    const sampled = await json(PATH, { messages, ...greedy(12), temperature: 1, top_p: 0 });
+    expect(sampled.choices[0].message.content).toBe(choices[0].message.content);
+    const anthropic = { messages, max_tokens: 2, top_p: 0 };
+    expect((await ask('/v1/messages', anthropic)).status).toBe(200);
+  });
+
   it('takes null for fields that are not used, and ignores unknown ones', async () => {
     const response = await ask(PATH, {
       messages,

@@ -2,7 +2,14 @@
 import { describe, expect, it } from 'vitest';
 import { readyBackend } from '../../../src/server/backend.ts';
 import { toApiError } from '../../../src/server/errors.ts';
-import { CapacityError, ContextError, DeviceError, InputError, optionError } from '../../../src/util/errors.ts';
+import {
+  CapacityError,
+  ContextError,
+  DeviceError,
+  InputError,
+  optionError,
+  QualityError,
+} from '../../../src/util/errors.ts';
 import type { ModelService } from '../../../src/worker/service.ts';
 import { greedy, type Json, openServer, openService, user } from './tiny-server.ts';
 
@@ -59,6 +66,12 @@ describe('the status', () => {
     expect(((await response.json()) as Json).error.message).toBe('The GPU has no memory left.');
   });
 
+  it('of a codec that does not suit the model is one that no client repeats', () => {
+    const error = toApiError(new QualityError('tq2 does not suit this model.'));
+    expect(error).toMatchObject({ status: 400, code: 'codec_not_suitable', message: 'tq2 does not suit this model.' });
+    expect(isRepeated(error.status)).toBe(false);
+  });
+
   it('of a lost device is 503', () => {
     expect(toApiError(new DeviceError('Lost.'))).toMatchObject({ status: 503, code: 'engine_failed' });
   });
@@ -112,6 +125,78 @@ describe('words', () => {
       message: 'max_tokens must be 1 or more; got 0.',
       param: 'max_tokens',
     });
+  });
+
+  it('say what a field must be, and what it is', async () => {
+    const messageOf = async (path: string, body: unknown) => {
+      const response = await ask(path, body);
+      expect(response.status).toBe(400);
+      return ((await response.json()) as Json).error;
+    };
+    const short = { messages, max_tokens: 1 };
+    for (const [fields, param, message] of [
+      [{ max_tokens: '3' }, 'max_tokens', 'max_tokens must be a number; got the string "3".'],
+      [{ max_tokens: 3.5 }, 'max_tokens', 'max_tokens must be an integer; got the number 3.5.'],
+      [{ max_tokens: -2 }, 'max_tokens', 'max_tokens must be -1 or more; got the number -2.'],
+      [{ n: 17 }, 'n', 'n must be at most 16; got the number 17.'],
+      [{ repetition_penalty: 0 }, 'repetition_penalty', 'repetition_penalty must be above 0; got the number 0.'],
+      [{ stream: 'true' }, 'stream', 'stream must be true or false; got the string "true".'],
+      [{ messages: [] }, 'messages', 'messages must have 1 or more entries; got an empty array.'],
+      [{ messages: 'Hi' }, 'messages', 'messages must be an array; got the string "Hi".'],
+      [{ messages: [{}] }, 'messages[0].role', 'messages[0].role is missing: it must be a string.'],
+      [{ logit_bias: { a: 1 } }, 'logit_bias', 'logit_bias has the key "a": its keys must be token ids.'],
+      [{ logit_bias: { 300: 1 } }, 'logit_bias', 'logit_bias has the token 300; ids are 0 to 256.'],
+      [
+        { response_format: { type: 'grammar' } },
+        'response_format.type',
+        'response_format.type must be "text", "json_object" or "json_schema"; got the string "grammar".',
+      ],
+      [
+        { response_format: 'json' },
+        'response_format',
+        'response_format must have the type "text", "json_object" or "json_schema"; got the string "json".',
+      ],
+      [{ tools: {} }, 'tools', 'tools must be an array; got an empty object.'],
+      [
+        { response_format: { type: 'json_schema', json_schema: {} } },
+        'response_format.json_schema.schema',
+        'response_format.json_schema.schema is missing: it must be an object.',
+      ],
+      [
+        { messages: [{ role: 'user' }] },
+        'messages[0].content',
+        'messages[0].content must be a string, or an array of text parts; got null.',
+      ],
+      [
+        { messages: [{ role: 'user', content: [{ type: 'image_url' }] }] },
+        'messages[0].content[0]',
+        "messages[0].content[0] has the type 'image_url', which is not supported: only text is.",
+      ],
+    ] as const)
+      expect(await messageOf(CHAT, { ...short, ...fields })).toMatchObject({ param, message });
+    expect(await messageOf(CHAT, '[]')).toMatchObject({
+      param: null,
+      message: 'The body must be an object; got an empty array.',
+    });
+    expect(await messageOf('/v1/completions', { prompt: [500] })).toMatchObject({ param: 'prompt' });
+    const image = { type: 'tool_result', tool_use_id: 'a', content: [{ type: 'image', source: {} }] };
+    expect(
+      await messageOf('/v1/messages', {
+        messages: [{ role: 'user', content: [{ type: 'text', text: 'Hi' }, image] }],
+        max_tokens: 1,
+      }),
+    ).toMatchObject({ message: expect.stringMatching(/^messages\[0\]\.content block 1 must be text, tool_use/) });
+  });
+
+  it('name the field that is read as the prompt, if it is too long', async () => {
+    const long = 'mead '.repeat(3000);
+    for (const [path, body, param] of [
+      [CHAT, { messages: user(long) }, 'messages'],
+      ['/v1/completions', { prompt: long }, 'prompt'],
+      ['/v1/responses', { input: long }, 'input'],
+      ['/tokenize', { content: long }, 'content'],
+    ] as const)
+      expect((await json(path, body)).error, path).toMatchObject({ code: 'context_length_exceeded', param });
   });
 
   it('that are not names of options stay', () => {

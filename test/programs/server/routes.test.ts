@@ -4,12 +4,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { describe, expect, it } from 'vitest';
-import type { Backend } from '../../../src/server/backend.ts';
+import { type Backend, readyBackend } from '../../../src/server/backend.ts';
 import { routes } from '../../../src/server/routes.ts';
+import { CapacityError } from '../../../src/util/errors.ts';
 import { greedy, type Json, openServer, user } from './tiny-server.ts';
 
 const slotPath = await mkdtemp(join(tmpdir(), 'kvasir-slots-'));
-const { ask, json, service } = await openServer({ slotPath });
+const { app, ask, json, service } = await openServer({ slotPath });
 
 describe('/v1/models', () => {
   it('lists all names', async () => {
@@ -66,8 +67,31 @@ describe('/slots', () => {
     for (const filename of ['../x', '/etc/passwd', '.hidden', 'a/b', '', 'a\0b', 'x'.repeat(300)])
       expect((await ask('/slots/0?action=save', { filename })).status).toBe(400);
     expect((await ask('/slots/0?action=drop', {})).status).toBe(400);
-    expect((await ask('/slots/x?action=erase', {})).status).toBe(400);
-    expect((await ask('/slots/0?action=restore', { filename: 'missing' })).status).toBe(400);
+    const unknown = await ask('/slots/x?action=erase', {});
+    expect([unknown.status, ((await unknown.json()) as Json).error.message]).toEqual([
+      400,
+      'The path needs the number of a slot, as in /slots/0.',
+    ]);
+    // Where the files are is not told.
+    expect((await json('/slots/0?action=restore', { filename: 'missing' })).error).toMatchObject({
+      message: 'missing cannot be read (ENOENT). Check the path.',
+      param: 'filename',
+    });
+  });
+
+  it('says in words of the server that there is no room', async () => {
+    const restoreSlot = async () => {
+      throw new CapacityError(option => `The session is too long. Use a larger ${option('context')}.`);
+    };
+    const { ask } = await openServer({ slotPath, backend: readyBackend({ ...service, restoreSlot }) }, service);
+    const response = await ask('/slots/0?action=restore', { filename: 'x' });
+    expect([response.status, ((await response.json()) as Json).error]).toEqual([
+      507,
+      expect.objectContaining({
+        message: 'The session is too long. Use a larger `kvasir serve --context`.',
+        code: 'insufficient_storage',
+      }),
+    ]);
   });
 
   it('saves nothing without a folder', async () => {
@@ -181,5 +205,25 @@ it('answers unknown paths and methods', async () => {
   expect(await messageOf('/v1/images/generations')).toBe(
     'There is no /v1/images/generations here. GET /openapi.json lists what there is.',
   );
-  expect(await messageOf('/v1/chat/completions')).toBe('messages: missing; expected array');
+  expect(await messageOf('/v1/chat/completions')).toBe('messages is missing: it must be an array.');
+});
+
+it('refuses a method that a path does not take, also of paths with an id', async () => {
+  for (const [path, method, allow] of [
+    ['/slots/0', 'GET', 'POST'],
+    ['/v1/models/tiny', 'DELETE', 'GET'],
+    ['/v1/responses/resp_1', 'POST', 'GET, DELETE'],
+  ] as const) {
+    const response = await app.fetch(new Request(`http://localhost${path}`, { method }));
+    expect([response.status, response.headers.get('allow')], path).toEqual([405, allow]);
+  }
+  expect((await ask('/slots/0/1')).status).toBe(404);
+});
+
+it('refuses a path in the shape of its API', async () => {
+  expect(await json('/api/pull', {})).toEqual({ error: expect.stringMatching(/^There is no \/api\/pull here/) });
+  expect(await json('/api/chat')).toEqual({ error: '/api/chat takes POST, not GET.' });
+  expect(await json('/v1/messages/batches', {})).toMatchObject({ type: 'error', error: { type: 'not_found_error' } });
+  expect(await json('/v1/messages')).toMatchObject({ type: 'error', error: { type: 'invalid_request_error' } });
+  expect(await json('/v1/files')).toMatchObject({ error: { type: 'invalid_request_error', param: null } });
 });

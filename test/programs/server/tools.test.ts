@@ -108,6 +108,8 @@ it('max_tokens of -1 and 0 are no limit, and an empty stop string stops nothing'
     expect((await server.json('/v1/completions', completion)).usage.completion_tokens).toBe(7);
     const message = await server.ask('/v1/messages', { messages, max_tokens, stop_sequences: [''] });
     expect(message.status).toBe(200);
+    const response = { input: 'Who?', max_output_tokens: max_tokens };
+    expect((await server.json('/v1/responses', response)).usage.output_tokens).toBeLessThanOrEqual(7);
   }
   expect((await ask(CHAT, { messages, max_tokens: -2 })).status).toBe(400);
 });
@@ -139,6 +141,12 @@ describe('tools that run on other servers are ignored, and the client is told', 
       }
   });
 
+  it("OpenAI's functions of 2023", async () => {
+    const response = await ask(CHAT, { ...short, max_tokens: 2, functions: [{ name: 'f' }], function_call: 'auto' });
+    expect(response.status).toBe(200);
+    expect(response.headers.get('x-kvasir-notice')).toBe('functions is ignored: this server takes tools only.');
+  });
+
   it("OpenAI's", async () => {
     const tools = [{ type: 'web_search_preview' }, called('first', withProperty({ type: 'boolean' }))];
     const response = await ask(CHAT, { ...short, tools, tool_choice: 'required' });
@@ -161,9 +169,9 @@ describe("errors name the request's own fields", () => {
       { tools: [search, { name: 'f', input_schema: unique, strict: true }] },
       'tools[1].input_schema.properties.value.uniqueItems is',
     ],
-    [{ tools: [{ name: 'f f', input_schema: {} }] }, 'tools[0].name: must be 1 to 128'],
-    [{ tools: [{ input_schema: {} }] }, 'tools[0].name: missing'],
-    [{ tools: [{ name: 'f' }] }, 'tools[0].input_schema: missing'],
+    [{ tools: [{ name: 'f f', input_schema: {} }] }, 'tools[0].name must be 1 to 128'],
+    [{ tools: [{ input_schema: {} }] }, 'tools[0].name is missing'],
+    [{ tools: [{ name: 'f' }] }, 'tools[0].input_schema is missing'],
     [
       { tools: [search, { name: 'f', input_schema: {} }, { name: 'f', input_schema: {} }] },
       "tools[2].name is f, as another tool's",

@@ -98,6 +98,8 @@ describe('without keys', () => {
       expect(accepts([], host), host).toBe(false);
     expect(accepts(['10.0.0.5', 'NAS.local'], '10.0.0.5:8080')).toBe(true);
     expect(accepts(['10.0.0.5', 'NAS.local'], 'nas.local')).toBe(true);
+    expect(accepts(['nas.local:8080', '[fe80::1]:80'], 'nas.local')).toBe(true);
+    expect(accepts(['nas.local:8080', '[fe80::1]:80'], '[fe80::1]')).toBe(true);
     expect(accepts(['0.0.0.0'], '10.0.0.5:8080')).toBe(true);
     expect(accepts(['::'], '[fe80::1]:8080')).toBe(true);
     expect(accepts(['0.0.0.0'], 'evil.example')).toBe(false);
@@ -130,6 +132,23 @@ describe('pages of other origins', () => {
     const refused = await ask('http://b.test', open);
     expect([refused.status, allowedOrigin(refused)]).toEqual([403, null]);
     expect((await preflight('http://a.test', open)).status).toBe(204);
+  });
+
+  it('are allowed as a user writes their origin; what is none is an error', async () => {
+    const { app: open } = await openServer({ cors: ['https://Chat.test/'] }, service);
+    expect((await ask('https://chat.test', open)).status).toBe(200);
+    for (const origin of ['chat.test', 'https://chat.test/app', ''])
+      expect(() => createPageRules({ hosts: [], cors: [origin] })).toThrow(/not the origin of a web page/);
+  });
+
+  it('without a name are refused without a wrong advice', async () => {
+    const unnamed: Record<string, string>[] = [{ 'sec-fetch-site': 'cross-site' }, { origin: 'null' }];
+    for (const headers of unnamed) {
+      const { message } = await errorOf(await send(ERASE, headers));
+      expect(message).toBe(
+        'Web pages of other origins may not use this server. Open the page from an origin that --cors names.',
+      );
+    }
   });
 
   it('are all allowed by *', async () => {

@@ -21,6 +21,7 @@ import { evaluationOptions, type NeedleFlags, runNeedle, writeFiles } from './ne
 import { PROFILE_HELP } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { readTextFile } from './read-text.ts';
+import { formatDevice } from './stats.ts';
 import { formatShort, formatTable, printResult } from './table.ts';
 import { runTask, type TaskFlags } from './task.ts';
 
@@ -133,7 +134,7 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
   const { model, device, rows, breakdowns = new Map(), plans, profile, notices } = evaluation;
   for (const notice of notices) console.error(notice);
   if (signal.aborted) console.error('stopped; results so far:');
-  const subtitle = `${formatCount(context)} tokens per row, scored from position ${formatCount(from)}; ${device}`;
+  const subtitle = `${formatCount(context)} tokens per row, scored from position ${formatCount(from)}; ${formatDevice(device)}`;
   printResult(options.json, rows, () => render(rows, `${model}: ${subtitle}`));
   // Names in metadata are often shared by all quantizations of a model; the file's name is not.
   const title = basename(name);

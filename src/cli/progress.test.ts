@@ -70,6 +70,15 @@ describe('on a terminal', () => {
     expect(line()).toBe('');
   });
 
+  test('shows seconds per item if they are slow', () => {
+    const { at, line } = stage({ total: 30, unit: 'items' }, true);
+    at(0, 0);
+    at(25_000, 2);
+    expect(line()).toMatch(/ {3}6% 2 \/ 30 items, 13 s each, 5:50 left$/);
+    at(30_000, 7);
+    expect(line()).toContain('7 / 30 items, 0.2 items/s, ');
+  });
+
   test('shows a count if there is no total', () => {
     const { at, line } = stage({ unit: 'tokens' }, true);
     at(0, 0);

@@ -34,6 +34,7 @@ const REDRAW_MS = 100;
 const LOG_INTERVAL_MS = 10_000;
 const RATE_WINDOW_MS = 8000; // so that a pause or a resumed part stops affecting the rate soon
 const MIN_ETA_MS = 2000; // before that, an estimate of the time left is a guess
+const MIN_RATE = 0.1; // per second; slower work is shown in seconds per unit
 
 export function createProgress(options: ProgressOptions): Progress {
   const { quiet = false, stream = process.stderr, now = Date.now } = options;
@@ -125,7 +126,7 @@ function createEtaEstimator() {
   };
 }
 
-/** `title [####------]  42% 1.2 / 2.9 GB, 31.0 MB/s, 0:54 left`; the bar fills the rest of `width`. */
+/** `title [####------]  42% 12 / 30 items, 12 s each, 3:36 left`; the bar fills the rest of `width`. */
 function formatProgress(
   { title, total, unit = '' }: ProgressOptions,
   samples: Sample[],
@@ -137,8 +138,9 @@ function formatProgress(
   const last = samples.at(-1) ?? { time: 0, done: 0 };
   const seconds = (last.time - (samples[0]?.time ?? 0)) / 1000;
   const rate = seconds > 0 ? (last.done - samples[0].done) / seconds : 0;
-  const facts = [total === undefined ? amount(last.done) : `${amount(last.done)} / ${amount(total)}`];
-  if (rate > 0) facts.push(`${amount(rate)}/s`);
+  const done = unit === 'B' ? amount(last.done) : formatNumber(last.done);
+  const facts = [total === undefined ? amount(last.done) : `${done} / ${amount(total)}`];
+  if (rate > 0) facts.push(rate < MIN_RATE ? `${formatNumber(1 / rate)} s each` : `${amount(rate)}/s`);
   if (left !== undefined) facts.push(`${formatClock(left)} left`);
   const share = total ? Math.min(last.done / total, 1) : undefined;
   const percent = share === undefined ? '' : `${String(Math.floor(share * 100)).padStart(3)}% `;

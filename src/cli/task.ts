@@ -3,10 +3,10 @@
 import { evaluateTask } from '../eval/tasks/evaluate-task.ts';
 import { accuracyPlot, groupTable, NOTES, taskPage, taskTable } from '../eval/tasks/report.ts';
 import type { TaskRow } from '../eval/tasks/summarize.ts';
-import { formatCount } from '../util/units.ts';
 import { type EvaluationFlags, evaluationOptions, writeFiles } from './needle.ts';
 import { createProgress } from './progress.ts';
-import { formatTable, printResult } from './table.ts';
+import { formatDevice } from './stats.ts';
+import { formatPlural, formatTable, printResult } from './table.ts';
 
 export interface TaskFlags extends EvaluationFlags {
   task: string;
@@ -40,7 +40,7 @@ export async function runTask(name: string, flags: TaskFlags, signal: AbortSigna
   for (const notice of notices) console.error(notice);
   if (signal.aborted) console.error(`stopped; ${results ? 'the same command continues. R' : 'r'}esults so far:`);
   const title = `${model}: ${task}`;
-  const subtitle = [`${formatCount(rows[0]?.items ?? 0)} items`, device].filter(Boolean).join('; ');
+  const subtitle = [formatPlural(rows[0]?.items ?? 0, 'item'), formatDevice(device)].filter(Boolean).join('; ');
   const summary = rows.map(({ results: _results, ...row }) => row);
   printResult(flags.json, summary, () => render(rows, `${title}: ${subtitle}`));
   await writeFiles(

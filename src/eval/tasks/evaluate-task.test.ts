@@ -75,6 +75,16 @@ describe('evaluateTask with questions', () => {
     expect(shorter.rows[0]).toMatchObject({ items: 1, accuracy: 0, tokensPerSecond: expect.any(Number) });
   });
 
+  it('says which items are too short for a page', async () => {
+    const short = { ...wasm, task, kv: ['tq4'], limit: 2 };
+    const { notices } = await evaluateTask(mimirPath, short);
+    expect(notices).toEqual([expect.stringMatching(/^2 of 2 items are too short for a page of 128 tokens/)]);
+    const packed = await evaluateTask(mimirPath, { ...short, pageTokens: 16 });
+    expect(packed.notices).toEqual([]);
+    const exact = await evaluateTask(mimirPath, { ...short, kv: ['f16'] });
+    expect(exact.notices).toEqual([]);
+  });
+
   it('has several answers per question', async () => {
     const { rows } = await evaluateTask(mimirPath, {
       ...wasm,

@@ -3,6 +3,7 @@ import { usesProfile } from '../../codec/kv.ts';
 import type { ModelFile } from '../../engine/engine.ts';
 import { modelFingerprint } from '../../engine/model-fingerprint.ts';
 import { loadRules } from '../../engine/options.ts';
+import { packedPages } from '../../kernel/visibility.ts';
 import type { ModelInput } from '../../model/input.ts';
 import { isAuto, parsePlanSpec } from '../../plan/auto.ts';
 import type { Plan } from '../../plan/plan.ts';
@@ -118,6 +119,7 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
   const notices = new Set(setup.notices);
   const results = options.results === undefined ? noResults : await openResults(options.results);
   const measured: PlanResults[] = [];
+  const unpacked = new Set<string>();
   const total = plans.length * items.length;
   let done = 0;
   let device = '';
@@ -132,7 +134,8 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
         signal,
         load: pick(options, LOAD_SETTINGS),
         onNotice: notice => notices.add(`${plan.spec}: ${notice}`),
-        async onResult(item, result) {
+        async onResult(item, result, length) {
+          if (plan.spec !== 'f16' && isUnpacked(plan, length)) unpacked.add(item.id);
           await results.add(keyOf(plan, item), result, { task: name, kv: plan.spec });
           found.set(item.id, result);
           onProgress?.({ done: ++done, total });
@@ -148,8 +151,17 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
   } finally {
     await results.close();
   }
+  if (unpacked.size > 0) notices.add(unpackedNotice(unpacked.size, items.length, plans[0]));
   return { ...setup, notices: [...notices], plans, task: name, device, rows: summarize(measured) };
 }
+
+/** Whether a text of this many tokens has no page that is read from codes. */
+const isUnpacked = ({ pageTokens, window: { recent } }: Plan, tokens: number): boolean =>
+  packedPages(tokens, { pageTokens, recent }) === 0;
+
+const unpackedNotice = (count: number, total: number, { pageTokens }: Plan): string =>
+  `${count} of ${total} items are too short for a page of ${pageTokens} tokens: all codecs keep them in f16, so they show no ` +
+  'difference. Smaller pages (pageTokens, --page-tokens) are packed sooner.';
 
 const entryOf = ({ id }: TaskItem, result?: ItemResult): [string, ItemResult][] => (result ? [[id, result]] : []);
 

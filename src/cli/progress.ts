@@ -53,7 +53,7 @@ export function createProgress(options: ProgressOptions): Progress {
     const line = formatProgress(
       { ...options, total },
       samples,
-      pace.secondsLeft(total),
+      pace,
       terminal ? (stream.columns || 80) - 1 : undefined,
     );
     if (!terminal) stream.write(`${line}\n`);
@@ -118,6 +118,8 @@ function createEtaEstimator() {
       first ??= now;
       if (!last || ms > 0) last = now;
     },
+    /** Per second. */
+    rate: () => 1000 * (rate ?? 0),
     /** Seconds. */
     secondsLeft(total?: number): number | undefined {
       if (!first || !last || !rate || total === undefined || last.time - first.time < MIN_ETA_MS) return undefined;
@@ -130,14 +132,17 @@ function createEtaEstimator() {
 function formatProgress(
   { title, total, unit = '' }: ProgressOptions,
   samples: Sample[],
-  left?: number,
+  pace: ReturnType<typeof createEtaEstimator>,
   width?: number,
 ): string {
   const amount = (value: number) =>
     unit === 'B' ? formatFileSize(value) : `${formatNumber(value)}${unit && ` ${unit}`}`;
   const last = samples.at(-1) ?? { time: 0, done: 0 };
   const seconds = (last.time - (samples[0]?.time ?? 0)) / 1000;
-  const rate = seconds > 0 ? (last.done - samples[0].done) / seconds : 0;
+  const latest = seconds > 0 ? (last.done - samples[0].done) / seconds : 0;
+  // Items may be done several at a time: just after such a pause, the latest rate says nothing.
+  const rate = unit === 'B' ? latest : pace.rate();
+  const left = pace.secondsLeft(total);
   const done = unit === 'B' ? amount(last.done) : formatNumber(last.done);
   const facts = [total === undefined ? amount(last.done) : `${done} / ${amount(total)}`];
   if (rate > 0) facts.push(rate < MIN_RATE ? `${formatNumber(1 / rate)} s each` : `${amount(rate)}/s`);

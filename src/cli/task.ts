@@ -10,6 +10,7 @@ import { formatPlural, formatTable, printResult } from './table.ts';
 
 export interface TaskFlags extends EvaluationFlags {
   task: string;
+  context?: number;
   data?: string;
   shots?: string;
   limit?: number;
@@ -26,13 +27,13 @@ export interface TaskFlags extends EvaluationFlags {
 }
 
 export async function runTask(name: string, flags: TaskFlags, signal: AbortSignal): Promise<void> {
-  const { task, data, shots, limit, plain, samples, temperature, seed, maxTokens, pageTokens } = flags;
+  const { task, context, data, shots, limit, plain, samples, temperature, seed, maxTokens, pageTokens } = flags;
   const { lengths, documents, results, runCode } = flags;
   const { fast: _fast, ...shared } = await evaluationOptions(name, flags, signal);
   const progress = createProgress({ title: task, unit: 'items' });
   const { model, device, rows, notices } = await evaluateTask(name, {
     ...shared,
-    ...{ task, data, shots, limit, samples, temperature, seed, maxTokens, pageTokens, lengths, documents },
+    ...{ task, context, data, shots, limit, samples, temperature, seed, maxTokens, pageTokens, lengths, documents },
     ...{ results, runCode },
     chat: plain ? false : undefined,
     onProgress: ({ done, total }) => progress.update(done, total),

@@ -1,5 +1,6 @@
 /** Answers the questions of a task with a model: as many at once as it runs, sharing the prefixes that they have in common. */
 import type { Model } from '../../api/model.ts';
+import { ContextError } from '../../util/errors.ts';
 import type { ItemResult } from './results-file.ts';
 import { type Question, withoutThinking } from './task.ts';
 
@@ -50,6 +51,14 @@ export async function answerQuestions(
   for (const end of ends) if (end.status === 'rejected') throw end.reason;
 }
 
+const itemTooLong = (id: string, context: number, cause: ContextError) =>
+  new ContextError(
+    option =>
+      `The prompt of item "${id}" does not fit into a context of ${context} tokens. Use shorter items, a model with a ` +
+      `longer context, or a larger ${option('context')} or ${option('memoryLimit')}.`,
+    { cause },
+  );
+
 async function answer(
   model: Model,
   question: Question,
@@ -57,7 +66,11 @@ async function answer(
 ): Promise<{ result: ItemResult; length: number } | undefined> {
   const { id, group, prompt, tools, stop } = question;
   const { samples, temperature, seed, signal, maxTokens = question.maxTokens } = options;
-  const answers = await model.samples(prompt, samples, { temperature, seed, signal, maxTokens, tools, stop });
+  const answers = await model
+    .samples(prompt, samples, { temperature, seed, signal, maxTokens, tools, stop })
+    .catch(error => {
+      throw error instanceof ContextError ? itemTooLong(id, model.context, error) : error;
+    });
   for (const { notices } of answers) for (const notice of notices) options.onNotice?.(notice);
   if (answers.some(({ finish }) => finish === 'cancelled')) return undefined;
   const said = answers.map(({ text, toolCalls }) => question.read({ text: withoutThinking(text), toolCalls }));

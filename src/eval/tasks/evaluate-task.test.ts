@@ -85,6 +85,16 @@ describe('evaluateTask with questions', () => {
     expect(exact.notices).toEqual([]);
   });
 
+  it('says which prompt or document is too long for the context', async () => {
+    await expect(evaluateTask(mimirPath, { ...wasm, task, kv: ['f16'], context: 32 })).rejects.toThrow(
+      /^The prompt of item "(mill|owner|wrong)" does not fit into a context of 32 tokens\. Use shorter items/,
+    );
+    const ruler = { ...wasm, task: 'ruler-words', lengths: [200, 512], context: 512 };
+    await expect(evaluateTask(mimirPath, ruler)).rejects.toThrow(
+      /^Documents of 512 tokens do not fit .* shorter lengths/,
+    );
+  });
+
   it('has several answers per question', async () => {
     const { rows } = await evaluateTask(mimirPath, {
       ...wasm,

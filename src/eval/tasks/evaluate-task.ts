@@ -13,7 +13,7 @@ import { hashValue } from '../../util/hash-value.ts';
 import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../../util/rules.ts';
 import type { EvaluationContext } from '../evaluate.ts';
 import { openForEvaluation, specs } from '../open.ts';
-import { createTask } from './create-task.ts';
+import { createTask, isGenerated } from './create-task.ts';
 import { readDataFile } from './data-file.ts';
 import { type LoadSettings, measureItems, type TaskItem } from './measure-items.ts';
 import { type ItemResult, noResults, openResults } from './results-file.ts';
@@ -212,6 +212,14 @@ async function readTask({ config, tokenizer, template }: ModelFile, options: Tas
   const hasTemplate = template.note === undefined;
   const { context = Math.min(config.context, MAX_DEFAULT_CONTEXT), chat = hasTemplate } = options;
   const runner = runCode ? await createProgramRunner() : undefined;
+  const longest = Math.max(...lengths);
+  if (isGenerated(task) && longest >= context)
+    throw new InputError(
+      option =>
+        `Documents of ${longest} tokens do not fit into a context of ${context} tokens. Give shorter ${option('lengths')}, ` +
+        `or a larger ${option('context')} if the model allows it.`,
+      { option: 'lengths' },
+    );
   const cutToFit = (text: string, otherTokens: number) => {
     const ids = tokenizer.encode(text);
     const half = Math.max(0, Math.floor((context - otherTokens) / 2));

@@ -152,10 +152,10 @@ export const architectureModels: Record<string, TinyOptions> = {
   glm4: { architecture: 'glm4', bias: true, metadata: { 'glm4.rope.dimension_count': 8 } },
 };
 
-/** Several pages. */
-const TOKENS = 150;
+/** Several pages, and more than the windows have. */
+export const ORACLE_TOKENS = 150;
 const random = seeded(3);
-const ids = Array.from({ length: TOKENS }, () => random.below(256));
+const ids = Array.from({ length: ORACLE_TOKENS }, () => random.below(256));
 /** Of this repository, where tests and benchmarks run. */
 const ORACLE = 'test/support/llama-oracle.mjs';
 
@@ -191,8 +191,8 @@ function llamaCpp(path: string, ids: readonly number[]): number[][] {
 async function kvasir(path: string, device: DeviceName, ids: readonly number[]): Promise<Float32Array[]> {
   const file = await openModelFile(path);
   const plan = createPlan(F16, { ...file.config, pageTokens: 64 });
-  const engine = await loadEngine(file, { plan, context: TOKENS }, { device, precise: true });
-  const sequence = engine.openSequence(plan, TOKENS);
+  const engine = await loadEngine(file, { plan, context: ORACLE_TOKENS }, { device, precise: true });
+  const sequence = engine.openSequence(plan, ORACLE_TOKENS);
   const rows: Float32Array[] = [];
   await step(engine, [{ sequence, tokens: ids, logits: 'all' }], {
     onLogits: (_, row, logits) => (rows[row] = logits.slice()),
@@ -226,7 +226,7 @@ export async function answersThreeWays(
   options: TinyOptions,
   load: LoadOptions,
 ): Promise<Record<'cold' | 'hit' | 'restored', Trace>> {
-  const prompt = ids.slice(0, Math.min(TOKENS, (options.context ?? TOKENS) - 10));
+  const prompt = ids.slice(0, Math.min(ORACLE_TOKENS, (options.context ?? ORACLE_TOKENS) - 10));
   const known = prompt.slice(0, -3);
   const greedy = { temperature: 0, ignoreEos: true, logprobs: 0, maxTokens: 8 };
   const traceOf = ({ logprobs, usage }: Result): Trace => ({

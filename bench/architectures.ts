@@ -1,9 +1,9 @@
 /**
  * Every architecture, as tiny models with random weights: how far its predictions are from llama.cpp's on each device, whether
  * an answer is the same, bit for bit, when its prompt is found in the cache or restored from a session, and what its windows
- * save. Writes the numbers from which `npm run docs` makes a table.
+ * save. Writes the numbers from which `npm run docs` makes a table, after every model; what the file has is not measured again.
  */
-import { writeFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { formatTable } from '../src/cli/table.ts';
 import type { DeviceName } from '../src/kernel/open.ts';
 import { findAdapter } from '../src/kernel/webgpu/adapter.ts';
@@ -21,22 +21,30 @@ import { writeGguf } from '../test/support/gguf-writer.ts';
 import { type TinyOptions, tinyModel } from '../test/support/tiny-model.ts';
 
 interface Options {
-  /** Name of one device; otherwise all that there are. */
+  /** Names of devices, with commas; otherwise all that there are. */
   device?: string;
   out?: string;
   json: boolean;
 }
 
 /** The numbers of one model. */
-export interface ArchitectureRow {
+interface ArchitectureRow {
   name: string;
-  architecture: string;
   /** From llama.cpp, in nats per token. */
   divergence: Partial<Record<DeviceName, number>>;
   /** Whether answers from the cache and from a session equal those without, bit for bit. */
   sameAnswers: boolean;
   /** Layers with a window: its tokens, and the share of an f16 cache of 32,768 tokens that is left. */
   window?: { tokens: number; share: number };
+}
+
+interface Result {
+  /** The adapter of webgpu, if there was one. */
+  gpu?: string;
+  /** Of the prompt. */
+  tokens: number;
+  layers: number;
+  rows: ArchitectureRow[];
 }
 
 const CONTEXT = 32_768;
@@ -47,24 +55,38 @@ const WINDOWS: Record<string, number> = { gemma2: 4096, gemma3: 512, 'gpt-oss': 
 export async function benchArchitectures({ device, out, json }: Options): Promise<void> {
   const adapter = await findAdapter();
   const all: DeviceName[] = ['js', 'wasm', ...(typeof adapter === 'string' ? [] : (['webgpu'] as const))];
-  const devices = all.filter(name => device === undefined || name === device);
-  const rows: ArchitectureRow[] = [];
+  const devices = all.filter(name => device === undefined || device.split(',').includes(name));
+  const known = await readResult(out);
+  const gpu = typeof adapter === 'string' ? known?.gpu : adapter.info.name;
+  const result: Result = { gpu, tokens: ORACLE_TOKENS, layers: LAYERS, rows: known?.rows ?? [] };
   for (const [name, options] of Object.entries(architectureModels)) {
-    const { cold, hit, restored } = await answersThreeWays(options, { device: 'wasm', kv: 'tq4', pageTokens: 16 });
-    const row: ArchitectureRow = {
-      name,
-      architecture: options.architecture ?? 'llama',
-      divergence: await divergencesFromLlamaCpp(options, devices),
-      sameAnswers: [hit, restored].every(({ tokens }) => tokens.join() === cold.tokens.join()),
-      window: await windowOf(options),
-    };
-    rows.push(row);
-    if (!json) console.error(`${name}: ${JSON.stringify(row)}`);
+    const row = result.rows.find(row => row.name === name) ?? (await firstRow(name, options));
+    const missing = devices.filter(device => row.divergence[device] === undefined);
+    if (missing.length > 0) Object.assign(row.divergence, await divergencesFromLlamaCpp(options, missing));
+    if (!result.rows.includes(row)) result.rows.push(row);
+    if (out) await writeFile(out, `${JSON.stringify(result, null, 1)}\n`);
+    console.error(name);
   }
-  const gpu = typeof adapter === 'string' ? undefined : adapter.info.name;
-  const result = { gpu, tokens: ORACLE_TOKENS, layers: LAYERS, rows };
-  console.log(json ? JSON.stringify(result, null, 1) : tableOf(rows, devices));
-  if (out) await writeFile(out, `${JSON.stringify(result, null, 1)}\n`);
+  console.log(json ? JSON.stringify(result, null, 1) : tableOf(result.rows));
+}
+
+const readResult = async (path?: string): Promise<Result | undefined> =>
+  path === undefined
+    ? undefined
+    : readFile(path, 'utf8').then(
+        text => JSON.parse(text),
+        () => undefined,
+      );
+
+/** All but the divergences. */
+async function firstRow(name: string, options: TinyOptions): Promise<ArchitectureRow> {
+  const { cold, hit, restored } = await answersThreeWays(options, { device: 'wasm', kv: 'tq4', pageTokens: 16 });
+  return {
+    name,
+    divergence: {},
+    sameAnswers: [hit, restored].every(({ tokens }) => tokens.join() === cold.tokens.join()),
+    window: await windowOf(options),
+  };
 }
 
 async function windowOf(options: TinyOptions): Promise<ArchitectureRow['window']> {
@@ -83,7 +105,8 @@ async function windowOf(options: TinyOptions): Promise<ArchitectureRow['window']
   return { tokens, share: bytes(attentionWindows) / bytes() };
 }
 
-function tableOf(rows: readonly ArchitectureRow[], devices: readonly DeviceName[]): string {
+function tableOf(rows: readonly ArchitectureRow[]): string {
+  const devices = ['js', 'wasm', 'webgpu'] as const;
   return formatTable(
     ['model', ...devices, 'same answers', 'window', 'f16 cache of 32K'],
     rows.map(({ name, divergence, sameAnswers, window }) => [

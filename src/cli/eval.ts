@@ -6,7 +6,7 @@ import type { DivergenceRow } from '../eval/divergence.ts';
 import { DEFAULT_ROWS, evaluate } from '../eval/evaluate.ts';
 import { divergencePlot } from '../eval/plot.ts';
 import { reportPage } from '../eval/report.ts';
-import { isGenerated, taskNames } from '../eval/tasks/create-task.ts';
+import { isChoiceTask, isGenerated, taskNames } from '../eval/tasks/create-task.ts';
 import { InputError } from '../util/errors.ts';
 import { formatCount, parseCount, parseCounts } from '../util/units.ts';
 import { flagName } from './flag-names.ts';
@@ -42,15 +42,22 @@ const FLAGS_OF = {
     ...['context', 'lengths', 'documents', 'seed', 'limit', 'plain', 'samples', 'temperature', 'maxTokens'],
     ...['pageTokens', 'results'],
   ],
-  data: [
+  choice: ['data', 'shots', 'limit', 'pageTokens', 'results'],
+  questions: [
     ...['context', 'data', 'shots', 'seed', 'limit', 'plain', 'samples', 'temperature', 'maxTokens'],
     ...['pageTokens', 'results', 'runCode'],
   ],
 };
 
+function kindOf(task: string): keyof typeof FLAGS_OF {
+  if (task === 'divergence' || task === 'needle') return task;
+  if (isGenerated(task)) return 'ruler';
+  return isChoiceTask(task) ? 'choice' : 'questions';
+}
+
 /** No flag is ignored in silence. */
 function checkFlags(task: string, command: Command): void {
-  const kind = task === 'divergence' || task === 'needle' ? task : isGenerated(task) ? 'ruler' : 'data';
+  const kind = kindOf(task);
   const ofOthers = new Set(Object.values(FLAGS_OF).flat());
   for (const flag of command.options.map(option => option.attributeName())) {
     if (!ofOthers.has(flag) || FLAGS_OF[kind].includes(flag)) continue;
@@ -97,7 +104,10 @@ export function addEval(program: Command): void {
       parseNumber,
     )
     .option('--data <file>', "tasks: the data set's file, in its own format")
-    .option('--shots <file>', 'tasks: worked examples in the same format, before each question')
+    .option(
+      '--shots <file>',
+      'gsm8k, math, choice: worked examples in the same format; all of the file come before each question',
+    )
     .option('--limit <n>', 'tasks: items to evaluate, from the first', parseCount)
     .option('--plain', 'tasks: ask without the chat template')
     .option('--samples <n>', 'tasks: answers per question; their mean counts', parseCount)
@@ -142,7 +152,7 @@ questions. ruler-... writes its own documents.
 Examples:
   kvasir eval model.gguf --text wiki.valid.txt --chunks 8 --kv tq4,tq3,kivi2g32
   kvasir eval model.gguf --task needle --lengths 1000,4000 --kv tq4,tq2 --out map.svg
-  kvasir eval model.gguf --task gsm8k --data test.jsonl --shots train.jsonl --kv tq4,mead2 --limit 200 --results run.jsonl
+  kvasir eval model.gguf --task gsm8k --data test.jsonl --shots shots.jsonl --kv tq4,mead2 --limit 200 --results run.jsonl
   kvasir eval model.gguf --task ruler-multi-key --lengths 4k,16k --kv tq4`;
 
 const commands: Partial<Record<string, typeof evaluateDivergence>> = {

@@ -232,6 +232,7 @@ describe('kvasir eval', () => {
   it.each([
     [['--task', 'gsm8k', '--text', 'a.txt'], '--text does not apply to the task gsm8k'],
     [['--task', 'ruler-words', '--data', 'a.jsonl'], '--data does not apply to the task ruler-words'],
+    [['--task', 'hellaswag', '--samples', '3'], '--samples does not apply to the task hellaswag'],
     [['--task', 'needle', '--limit', '3'], '--limit does not apply to the task needle'],
     [['--text', 'a.txt', '--run-code'], '--run-code does not apply to the task divergence'],
   ])('refuses %j', async (flags, message) => {

@@ -2,6 +2,7 @@
 import { parseArgs } from 'node:util';
 import { KvasirError } from '../src/util/errors.ts';
 import { benchAgree } from './agree.ts';
+import { benchArchitectures } from './architectures.ts';
 import { benchArrival } from './arrival.ts';
 import { benchAttention } from './attention.ts';
 import { benchBatch } from './batch.ts';
@@ -53,6 +54,10 @@ const usage = `usage: npm run bench -- NAME [options]
               --device webgpu: --kv SPECS --work 64x8192,1x131072 --heads 32/8/128 --split 4 --no-subgroups
   agree       compare the predictions of devices, and of llama.cpp
               --model FILE --text FILE --kv SPECS --positions N --no-peers, or --device webgpu
+  architectures
+              every architecture as a tiny random model: divergence from llama.cpp on each device, answers from the
+              cache and from a session, and what windows save; npm run docs makes a table of docs/architectures.json
+              --device NAME --out docs/architectures.json
   grammar     time per token of answers that follow a JSON Schema, compared with free ones
               --model FILE --kv SPEC --sequences 1,8 --rounds 3 --threads N
   masks       JSON Schemas that can be followed, and the time per mask, by the cases of MaskBench
@@ -133,7 +138,7 @@ const { positionals, values } = parseArgs({
     profile: { type: 'string' },
     transfer: { type: 'string' },
     part: { type: 'string' },
-    out: { type: 'string', default: 'docs/quality.md' },
+    out: { type: 'string' },
     from: { type: 'string' },
     peers: { type: 'boolean', default: true },
     json: { type: 'boolean', default: false },
@@ -153,6 +158,7 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   trace: options => benchTrace({ ...options, trace: positionals[1] }),
   tiers: options => benchTiers({ kv: 'tq4', prompt: '4096', ...options }),
   agree: options => benchAgree({ kv: 'f16', device: 'wasm', ...options }),
+  architectures: options => benchArchitectures(options),
   attention: options =>
     (options.device ?? 'webgpu') === 'webgpu'
       ? benchWebGpuAttention({ kv: specs, ...options })
@@ -162,7 +168,7 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   memory: options => benchMemory({ kv: 'tq4', depths, ...options }),
   e2e: options => benchWebGpuE2e({ kv: specs, depths, prompt: '4096', ...options }),
   matmul: ({ rows = '1,4,8,16,48,128,512', json }) => benchWebGpuMatmul({ rows, json }),
-  quality: options => benchQuality({ context: '2048', ...options }),
+  quality: options => benchQuality({ context: '2048', out: 'docs/quality.md', ...options }),
   serve: options =>
     benchServe({ kv: 'tq4', context: '8192', chats: '12', prompt: '3000', tokens: '32', requests: '100', ...options }),
 };

@@ -1,198 +1,17 @@
-/** Every architecture against llama.cpp: tiny models with random weights, and the same distribution of the next token. */
-import { spawnSync } from 'node:child_process';
-import { rmSync } from 'node:fs';
-import { mkdtemp, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+/**
+ * Every architecture, as tiny models with random weights: the same distribution of the next token as llama.cpp, and the same
+ * answers from the cache and from a session.
+ */
 import { describe, expect, it } from 'vitest';
-import { F16 } from '../src/codec/spec.ts';
-import { loadEngine, openModelFile } from '../src/engine/engine.ts';
-import { step } from '../src/engine/step.ts';
 import type { DeviceName } from '../src/kernel/open.ts';
 import { findAdapter } from '../src/kernel/webgpu/adapter.ts';
-import { createPlan } from '../src/plan/plan.ts';
-import { arrayOf, typed, writeGguf } from './support/gguf-writer.ts';
+import { supportedArchitectures } from '../src/model/architectures.ts';
+import { answersThreeWays, architectureModels, divergencesFromLlamaCpp } from './support/architecture-models.ts';
 import { LONG_CASES } from './support/matrix.ts';
-import { seeded } from './support/random.ts';
-import { type TinyOptions, tinyModel } from './support/tiny-model.ts';
 
 /** Divergence per token, in nats; llama.cpp agrees with itself to .003. */
 const MAX_DIVERGENCE = 0.003;
-
-/** llama.cpp looks for tokens of Phi in vocabularies of models with this name. */
-const PHI_NAME = { 'general.name': 'tiny' };
-const PHI_LONG = {
-  ...PHI_NAME,
-  'phi3.rope.dimension_count': 12,
-  'phi3.rope.scaling.original_context_length': 64,
-  'phi3.rope.scaling.attn_factor': 1.19,
-};
-
-const GRANITE = {
-  'granite.embedding_scale': typed('f32', 12),
-  'granite.residual_scale': 0.22,
-  'granite.logit_scale': typed('f32', 8),
-  'granite.attention.scale': 0.015625,
-};
-
-const MODELS: Record<string, TinyOptions> = {
-  llama: { architecture: 'llama', ropeFactors: true, bias: true },
-  'llama, YaRN': {
-    architecture: 'llama',
-    metadata: {
-      'llama.rope.scaling.type': 'yarn',
-      'llama.rope.scaling.factor': typed('f32', 4),
-      'llama.rope.scaling.original_context_length': 128,
-    },
-  },
-  mistral3: {
-    architecture: 'mistral3',
-    metadata: {
-      'mistral3.rope.scaling.type': 'yarn',
-      'mistral3.rope.scaling.factor': typed('f32', 16),
-      'mistral3.rope.scaling.original_context_length': 256,
-      'mistral3.rope.scaling.yarn_log_multiplier': typed('f32', 1),
-      'mistral3.attention.temperature_scale': 0.1,
-    },
-  },
-  qwen2: { architecture: 'qwen2' },
-  qwen3: { architecture: 'qwen3', headDim: 32 },
-  'llama, experts': { architecture: 'llama', experts: [8, 2] },
-  qwen2moe: { architecture: 'qwen2moe', tied: false },
-  qwen3moe: { architecture: 'qwen3moe', headDim: 32 },
-  granitemoe: {
-    architecture: 'granitemoe',
-    metadata: {
-      'granitemoe.embedding_scale': typed('f32', 12),
-      'granitemoe.residual_scale': 0.22,
-      'granitemoe.logit_scale': typed('f32', 8),
-      'granitemoe.attention.scale': 0.015625,
-    },
-  },
-  olmoe: { architecture: 'olmoe', tied: false, kvHeads: 4, experts: [7, 3] },
-  'gpt-oss': {
-    architecture: 'gpt-oss',
-    headDim: 16,
-    tied: false,
-    expertType: 'MXFP4',
-    metadata: {
-      'gpt-oss.attention.sliding_window': 32,
-      'gpt-oss.rope.scaling.type': 'yarn',
-      'gpt-oss.rope.scaling.factor': typed('f32', 32),
-      'gpt-oss.rope.scaling.original_context_length': 64,
-    },
-  },
-  qwen3vl: {
-    architecture: 'qwen3vl',
-    headDim: 32,
-    metadata: { 'qwen3vl.rope.dimension_sections': arrayOf('i32', [6, 5, 5, 0]) },
-  },
-  phi3: { architecture: 'phi3', kvHeads: 4, metadata: PHI_NAME },
-  'phi3, LongRoPE, short': { architecture: 'phi3', longRope: true, context: 64, metadata: PHI_LONG },
-  'phi3, LongRoPE, long': { architecture: 'phi3', longRope: true, metadata: PHI_LONG },
-  smollm3: { architecture: 'smollm3', layers: 5 },
-  granite: {
-    architecture: 'granite',
-    metadata: GRANITE,
-  },
-  olmo2: { architecture: 'olmo2', tied: false },
-  exaone4: { architecture: 'exaone4' },
-  // llama.cpp knows EXAONE's 32B by its layers.
-  'exaone4, windows': {
-    architecture: 'exaone4',
-    layers: 64,
-    width: 32,
-    ffn: 32,
-    metadata: { 'exaone4.attention.sliding_window': 40 },
-  },
-  'olmo2, windows (OLMo 3)': {
-    architecture: 'olmo2',
-    tied: false,
-    layers: 5,
-    metadata: {
-      'olmo2.attention.sliding_window': 40,
-      'olmo2.rope.scaling.type': 'yarn',
-      'olmo2.rope.scaling.factor': typed('f32', 8),
-      'olmo2.rope.scaling.original_context_length': 64,
-    },
-  },
-  'llama with a window, which is ignored': {
-    architecture: 'llama',
-    metadata: { 'llama.attention.sliding_window': 40 },
-  },
-  'granite without RoPE': {
-    architecture: 'granite',
-    metadata: {
-      ...GRANITE,
-      'granite.rope.scaling.finetuned': false,
-    },
-  },
-  gemma2: {
-    architecture: 'gemma2',
-    layers: 4,
-    headDim: 32,
-    metadata: {
-      'gemma2.attention.sliding_window': 40,
-      'gemma2.attn_logit_softcapping': typed('f32', 2),
-      'gemma2.final_logit_softcapping': typed('f32', 5),
-    },
-  },
-  'gemma2, 27B': { architecture: 'gemma2', layers: 46, width: 32, ffn: 32, headDim: 16 },
-  gemma3: {
-    architecture: 'gemma3',
-    layers: 7,
-    headDim: 32,
-    kvHeads: 1,
-    metadata: {
-      'gemma3.attention.sliding_window': 16,
-      'gemma3.rope.freq_base': typed('f32', 1e6),
-      'gemma3.rope.scaling.type': 'linear',
-      'gemma3.rope.scaling.factor': typed('f32', 8),
-    },
-  },
-  glm4: { architecture: 'glm4', bias: true, metadata: { 'glm4.rope.dimension_count': 8 } },
-};
-
-/** Several pages. */
-const TOKENS = 150;
-const random = seeded(3);
-const ids = Array.from({ length: TOKENS }, () => random.below(256));
-
-function llamaCpp(path: string, ids: readonly number[]): number[][] {
-  const script = fileURLToPath(new URL('./support/llama-oracle.mjs', import.meta.url));
-  const { stdout, stderr, status } = spawnSync(process.execPath, [script, path], {
-    input: JSON.stringify(ids),
-    encoding: 'utf8',
-    maxBuffer: 2 ** 28,
-  });
-  if (status !== 0) throw new Error(`llama.cpp failed: ${stderr}`);
-  return JSON.parse(stdout);
-}
-
-async function kvasir(path: string, device: DeviceName, ids: readonly number[]): Promise<Float32Array[]> {
-  const file = await openModelFile(path);
-  const plan = createPlan(F16, { ...file.config, pageTokens: 64 });
-  const engine = await loadEngine(file, { plan, context: TOKENS }, { device, precise: true });
-  const sequence = engine.openSequence(plan, TOKENS);
-  const rows: Float32Array[] = [];
-  await step(engine, [{ sequence, tokens: ids, logits: 'all' }], {
-    onLogits: (_, row, logits) => (rows[row] = logits.slice()),
-  });
-  sequence.dispose();
-  await engine.dispose();
-  return rows;
-}
-
-/** The divergence of our distribution from llama.cpp's, averaged over tokens. */
-function divergence(expected: readonly number[][], logits: readonly Float32Array[]): number {
-  const sums = expected.map((p, i) => {
-    const max = Math.max(...logits[i]);
-    const total = Math.log(logits[i].reduce((sum, x) => sum + Math.exp(x - max), 0)) + max;
-    return p.reduce((sum, x, id) => (x > 0 ? sum + x * (Math.log(x) - (logits[i][id] - total)) : sum), 0);
-  });
-  return sums.reduce((a, b) => a + b) / sums.length;
-}
+const PAGE = 16;
 
 /** On the GPU: those that take operations of their own. The others run the same kernels as llama, or as one of these. */
 const ON_GPU = [
@@ -203,20 +22,27 @@ const ON_GPU = [
   ...(LONG_CASES ? ['gemma3', 'qwen2moe', 'qwen3moe', 'olmoe'] : []),
 ];
 const hasGpu = typeof (await findAdapter()) !== 'string';
+const models = Object.entries(architectureModels);
+
+it('all architectures have a model here', () =>
+  expect(new Set(models.map(([, { architecture }]) => architecture))).toEqual(new Set(supportedArchitectures)));
 
 describe('like llama.cpp', () => {
-  it.each(Object.entries(MODELS))('%s', { timeout: 240_000 }, async (name, options) => {
-    const folder = await mkdtemp(join(tmpdir(), 'kvasir-oracle-'));
-    try {
-      const path = join(folder, 'model.gguf');
-      await writeFile(path, writeGguf(tinyModel(options)));
-      const given = ids.slice(0, options.context);
-      const expected = llamaCpp(path, given);
-      const devices: DeviceName[] = ['js', 'wasm', ...(hasGpu && ON_GPU.includes(name) ? (['webgpu'] as const) : [])];
-      for (const device of devices)
-        expect(Math.abs(divergence(expected, await kvasir(path, device, given))), device).toBeLessThan(MAX_DIVERGENCE);
-    } finally {
-      rmSync(folder, { recursive: true });
-    }
+  it.each(models)('%s', { timeout: 240_000 }, async (name, options) => {
+    const devices: DeviceName[] = ['js', 'wasm', ...(hasGpu && ON_GPU.includes(name) ? (['webgpu'] as const) : [])];
+    const found = await divergencesFromLlamaCpp(options, devices);
+    for (const device of devices) expect(Math.abs(found[device]), device).toBeLessThan(MAX_DIVERGENCE);
+  });
+});
+
+describe('the same answer, bit for bit, from the cache and from a session', () => {
+  it.each(models)('%s', async (_, options) => {
+    const load = { device: 'wasm', threads: 1, kv: 'tq4', pageTokens: PAGE } as const;
+    const { cold, hit, restored } = await answersThreeWays(options, load);
+    expect(hit.tokens).toEqual(cold.tokens);
+    expect(restored.tokens).toEqual(cold.tokens);
+    // Of other requests, whole pages are found; a session has the incomplete one, too.
+    expect(hit.read).toBeLessThan(3 + PAGE);
+    expect(restored.read).toBe(3);
   });
 });

@@ -65,7 +65,7 @@ async function chat(model: Model, options: Options): Promise<void> {
   const input = openChatInput(() => answering?.abort());
   try {
     if (input.isTerminal)
-      console.log(`${model.config.name}, ${model.plan.spec}, ${formatDevice(model.device)}. /help shows commands.`);
+      console.log(`${model.config.name}, ${model.plan.spec}, ${formatDevice(model.device.why)}. /help shows commands.`);
     if (conversation.length > 0)
       console.error(`Resumed ${options.session}: ${formatLength(conversation)}.${formatLastExchange(conversation)}`);
     for (let message = await input.next(); message; message = await input.next()) {

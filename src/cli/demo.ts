@@ -68,7 +68,7 @@ async function demo(options: Options, signal: AbortSignal): Promise<void> {
   let bar: Progress | undefined;
   let printedSpec = '';
   try {
-    print(introText(file.config.name, task, formatDevice(engine)));
+    print(introText(file.config.name, task, formatDevice(engine.why)));
     if (specs.length < requested.length) print('mead2 is skipped: it needs a profile of Mimir, and none was found.');
     const rows: DemoRow[] = [];
     const events = {

@@ -6,9 +6,10 @@ import type { DivergenceRow } from '../eval/divergence.ts';
 import { DEFAULT_ROWS, evaluate } from '../eval/evaluate.ts';
 import { divergencePlot } from '../eval/plot.ts';
 import { reportPage } from '../eval/report.ts';
-import { taskNames } from '../eval/tasks/create-task.ts';
+import { isChoiceTask, isGenerated, taskNames } from '../eval/tasks/create-task.ts';
 import { InputError } from '../util/errors.ts';
 import { formatCount, parseCount, parseCounts } from '../util/units.ts';
+import { flagName } from './flag-names.ts';
 import {
   addDeviceOptions,
   addModelArgument,
@@ -21,22 +22,56 @@ import { evaluationOptions, type NeedleFlags, runNeedle, writeFiles } from './ne
 import { PROFILE_HELP } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { readTextFile } from './read-text.ts';
+import { formatDevice } from './stats.ts';
 import { formatShort, formatTable, printResult } from './table.ts';
 import { runTask, type TaskFlags } from './task.ts';
 
 interface Options extends NeedleFlags, TaskFlags {
   text?: string;
   special?: boolean;
-  context: number;
   skip: number;
   chunks?: number | 'all';
   from: string;
 }
 
+/** The flags of one kind of task; the others apply to all. */
+const FLAGS_OF = {
+  divergence: ['text', 'special', 'context', 'skip', 'chunks', 'from', 'fast'],
+  needle: ['lengths', 'depths', 'documents', 'seed', 'fast'],
+  ruler: [
+    ...['context', 'lengths', 'documents', 'seed', 'limit', 'plain', 'samples', 'temperature', 'maxTokens'],
+    ...['pageTokens', 'results'],
+  ],
+  choice: ['data', 'shots', 'limit', 'pageTokens', 'results'],
+  questions: [
+    ...['context', 'data', 'shots', 'seed', 'limit', 'plain', 'samples', 'temperature', 'maxTokens'],
+    ...['pageTokens', 'results', 'runCode'],
+  ],
+};
+
+function kindOf(task: string): keyof typeof FLAGS_OF {
+  if (task === 'divergence' || task === 'needle') return task;
+  if (isGenerated(task)) return 'ruler';
+  return isChoiceTask(task) ? 'choice' : 'questions';
+}
+
+/** No flag is ignored in silence. */
+function checkFlags(task: string, command: Command): void {
+  const kind = kindOf(task);
+  const ofOthers = new Set(Object.values(FLAGS_OF).flat());
+  for (const flag of command.options.map(option => option.attributeName())) {
+    if (!ofOthers.has(flag) || FLAGS_OF[kind].includes(flag)) continue;
+    if (command.getOptionValueSource(flag) === 'cli')
+      throw new InputError(
+        `${flagName(flag)} does not apply to the task ${task}. \`kvasir help eval\` lists what does.`,
+      );
+  }
+}
+
 export function addEval(program: Command): void {
   const command = program
     .command('eval')
-    .description("measure how codecs change a model's predictions, or which facts it retrieves from long documents");
+    .description("measure how codecs change a model's predictions, its answers to tasks, or which facts it retrieves");
   addModelArgument(command)
     .option(
       '--task <name>',
@@ -52,16 +87,27 @@ export function addEval(program: Command): void {
       parseSpecList,
     )
     .option('--profile <file>', PROFILE_HELP)
-    .option('--context <n>', 'divergence: tokens per row', parseCount, 2048)
+    .option(
+      '--context <n>',
+      "divergence: tokens per row (default: 2048); tasks: maximum tokens (default: the model's, up to 32k)",
+      parseCount,
+    )
     .option('--skip <n>', 'divergence: rows to skip', parseNumber, 0)
     .option('--chunks <n>', `divergence: rows to score, or all (default: ${DEFAULT_ROWS})`, parseChunks)
     .option('--from <n>', 'divergence: first scored position of a row: half, or a number', 'half')
-    .option('--lengths <list>', 'needle, ruler: document lengths in tokens', parseCounts)
+    .option('--lengths <list>', 'needle, ruler: document lengths in tokens, e.g. 4k,16k', parseCounts)
     .option('--depths <n>', 'needle: facts per document, at evenly spaced depths (default: 10)', parseCount)
     .option('--documents <n>', 'needle, ruler: documents per length', parseCount)
-    .option('--seed <n>', 'random seed of the first document or answer; the next one uses the next seed', parseNumber)
+    .option(
+      '--seed <n>',
+      'needle, tasks: random seed of the first document or answer; the next one uses the next seed',
+      parseNumber,
+    )
     .option('--data <file>', "tasks: the data set's file, in its own format")
-    .option('--shots <file>', 'tasks: worked examples in the same format, before each question')
+    .option(
+      '--shots <file>',
+      'gsm8k, math, choice: worked examples in the same format; all of the file come before each question',
+    )
     .option('--limit <n>', 'tasks: items to evaluate, from the first', parseCount)
     .option('--plain', 'tasks: ask without the chat template')
     .option('--samples <n>', 'tasks: answers per question; their mean counts', parseCount)
@@ -81,15 +127,18 @@ export function addEval(program: Command): void {
       appendFile,
     )
     .addHelpText('after', HELP)
-    .action((model: string, options: Options) =>
-      runInterruptible(signal => (commands[options.task] ?? runTask)(model, options, signal)),
-    );
+    .action((model: string, options: Options, command: Command) => {
+      checkFlags(options.task, command);
+      return runInterruptible(signal => (commands[options.task] ?? runTask)(model, options, signal));
+    });
 }
 
 function appendFile(path: string, previous: string[] = []): string[] {
   if (/\.(svg|html)$/.test(path)) return [...previous, path];
   throw new InputError(`"${path}" is neither a plot nor a report. Use a name that ends in .svg or .html.`);
 }
+
+const DEFAULT_CONTEXT = 2048;
 
 const parseChunks = (text: string) => (text === 'all' ? text : parseCount(text));
 
@@ -103,7 +152,7 @@ questions. ruler-... writes its own documents.
 Examples:
   kvasir eval model.gguf --text wiki.valid.txt --chunks 8 --kv tq4,tq3,kivi2g32
   kvasir eval model.gguf --task needle --lengths 1000,4000 --kv tq4,tq2 --out map.svg
-  kvasir eval model.gguf --task gsm8k --data test.jsonl --shots train.jsonl --kv tq4,mead2 --limit 200 --results run.jsonl
+  kvasir eval model.gguf --task gsm8k --data test.jsonl --shots shots.jsonl --kv tq4,mead2 --limit 200 --results run.jsonl
   kvasir eval model.gguf --task ruler-multi-key --lengths 4k,16k --kv tq4`;
 
 const commands: Partial<Record<string, typeof evaluateDivergence>> = {
@@ -112,7 +161,7 @@ const commands: Partial<Record<string, typeof evaluateDivergence>> = {
 };
 
 async function evaluateDivergence(name: string, options: Options, signal: AbortSignal): Promise<void> {
-  const { context, skip, chunks } = options;
+  const { context = DEFAULT_CONTEXT, skip, chunks } = options;
   if (options.text === undefined) throw new InputError('No text was given. Example: --text wiki.valid.txt');
   const from = options.from === 'half' ? Math.floor(context / 2) : parseNumber(options.from);
   const text = await readTextFile(options.text, '--text');
@@ -133,7 +182,7 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
   const { model, device, rows, breakdowns = new Map(), plans, profile, notices } = evaluation;
   for (const notice of notices) console.error(notice);
   if (signal.aborted) console.error('stopped; results so far:');
-  const subtitle = `${formatCount(context)} tokens per row, scored from position ${formatCount(from)}; ${device}`;
+  const subtitle = `${formatCount(context)} tokens per row, scored from position ${formatCount(from)}; ${formatDevice(device)}`;
   printResult(options.json, rows, () => render(rows, `${model}: ${subtitle}`));
   // Names in metadata are often shared by all quantizations of a model; the file's name is not.
   const title = basename(name);

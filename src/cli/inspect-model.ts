@@ -3,6 +3,7 @@ import { toPrintable } from '../hub/format.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { type KeyBias, readKeyBias } from '../model/key-bias.ts';
 import type { RopeConfig } from '../model/rope.ts';
+import { memoryReport } from '../plan/memory.ts';
 import { DEFAULT_PRESET } from '../plan/presets.ts';
 import type { Profile } from '../plan/profile.ts';
 import { platform } from '../platform/node.ts';
@@ -14,7 +15,7 @@ import { comparePresets, presetTable } from './inspect-presets.ts';
 import { measureSizes, sizeTable } from './inspect-sizes.ts';
 import { findModelProfile } from './profile-flag.ts';
 import { formatCache } from './stats.ts';
-import { formatFields, formatTable, printResult } from './table.ts';
+import { formatFields, formatPlural, formatTable, printResult } from './table.ts';
 
 interface Flags {
   kv?: string[];
@@ -119,8 +120,12 @@ function render(inspection: Inspection, tiers?: readonly Tier[]): string {
       ['runs', runsText(inspection)],
       ['size', formatFileSize(bytes)],
       ['layers', `${config.layers} of width ${formatCount(config.width)}, feed-forward ${formatCount(config.ffn)}`],
-      ['attention', `${config.heads} query heads, ${config.kvHeads} KV heads, head dimension ${config.headDim}`],
+      [
+        'attention',
+        `${formatPlural(config.heads, 'query head')}, ${formatPlural(config.kvHeads, 'KV head')}, head dimension ${config.headDim}`,
+      ],
       ['windows', windowsText(config)],
+      ['', windowBytesText(config, context)],
       ['context', `${formatCount(config.context)} tokens`],
       ['rope', ropeText(config.rope)],
       ['', config.localRope && `in layers with a window: ${ropeText(config.localRope)}`],
@@ -169,6 +174,13 @@ function windowsText({ attentionWindows }: Inspection['config']): string | undef
   const windows = attentionWindows.filter(window => window !== undefined);
   if (windows.length === 0) return undefined;
   return `${windows.length} layers see the last ${formatCount(windows[0])} tokens, the others all`;
+}
+
+/** What the windows save, whatever the codec. */
+function windowBytesText(config: Inspection['config'], context: number): string | undefined {
+  if (config.attentionWindows.every(window => window === undefined)) return undefined;
+  const { totalBytes, f16Bytes } = memoryReport('f16', config, context);
+  return `an f16 cache of ${formatCount(context)} tokens takes ${formatBytes(totalBytes)}, and without windows ${formatBytes(f16Bytes)}`;
 }
 
 const keyBiasText = ({ largest, median }: KeyBias): string =>

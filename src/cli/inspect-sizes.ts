@@ -95,7 +95,7 @@ export function sizeTable(rows: readonly SizeRow[], { tiers = [] }: Pick<Sizing,
     ...refusals(rows),
     '',
     'tokens: what the memory holds in sealed pages. per sequence: all bytes of one sequence, including its f16 sinks,',
-    'window, unsealed page and padding. ratio: compared with an f16 cache.',
+    'window, unsealed page and padding. ratio: compared with f16 for all tokens in all layers.',
     ...(tiers.length > 0 ? ['on host, on disk: tokens that this tier holds, besides those in memory.'] : []),
   ];
 }

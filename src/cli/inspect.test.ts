@@ -123,6 +123,22 @@ describe('a model', () => {
     expect(await run(model, '--profile', profile)).toMatch(/^kivi2g32 .* \.0125$/m);
   });
 
+  it('has the size of an f16 cache with windows and without', async () => {
+    const metadata = { 'gemma3.attention.sliding_window': 128 };
+    const windowed = await writeTempModel(tinyModel({ architecture: 'gemma3', layers: 12, headDim: 32, metadata }));
+    const text = await run(windowed, '--context', '32k', '--kv', 'f16,tq4');
+    await rm(dirname(windowed), { recursive: true });
+    expect(text).toMatch(/^windows +10 layers see the last 128 tokens, the others all$/m);
+    // 12 layers of 2 KV heads of 32 dims take 3 KiB per token.
+    const [, bytes] = text.match(
+      /^ +an f16 cache of 32,768 tokens takes ([\d.]+) MiB, and without windows 96\.00 MiB$/m,
+    )!;
+    expect(Number(bytes)).toBeGreaterThan(96 / 6);
+    expect(Number(bytes)).toBeLessThan(96 / 6 + 2);
+    out = '';
+    expect(await run(model)).not.toContain('windows');
+  });
+
   it('--json has them too', async () => {
     const found = JSON.parse(await run(model, '--profile', profile, '--kv', 'tq4,f16', '--json'));
     expect(found.keyBias).toMatchObject({ isLarge: true, largest: { layer: 1, norm: 1600 } });

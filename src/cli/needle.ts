@@ -5,6 +5,7 @@ import { heatmapPage, heatmapPlot, heatmapText } from '../eval/needle/heatmap.ts
 import { type DeviceFlags, deviceOptions } from './model-command.ts';
 import { resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
+import { formatDevice } from './stats.ts';
 import { formatPlural, printResult } from './table.ts';
 
 /** The flags that all tasks share. */
@@ -56,7 +57,7 @@ export async function runNeedle(name: string, options: NeedleFlags, signal: Abor
   for (const notice of notices) console.error(notice);
   if (signal.aborted) console.error('stopped; results so far:');
   const title = `${model}: facts retrieved`;
-  const subtitle = `${formatPlural(documents, 'document')} of each length, ${depths} facts each; ${MATCH_RULES[match]}; ${device}`;
+  const subtitle = `${formatPlural(documents, 'document')} of each length, ${depths} facts each; ${MATCH_RULES[match]}; ${formatDevice(device)}`;
   const heading = { title, subtitle };
   printResult(json, rows, () => `${title}\n${subtitle}\n\n${heatmapText(rows, process.stdout.isTTY === true)}`);
   await writeFiles(

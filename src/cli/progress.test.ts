@@ -70,6 +70,22 @@ describe('on a terminal', () => {
     expect(line()).toBe('');
   });
 
+  test('shows seconds per item if they are slow', () => {
+    const { at, line } = stage({ total: 30, unit: 'items' }, true);
+    at(0, 0);
+    at(25_000, 2);
+    expect(line()).toMatch(/ {3}6% 2 \/ 30 items, 13 s each, 5:50 left$/);
+    at(30_000, 22);
+    expect(line()).toMatch(/22 \/ 30 items, \d\.\d items\/s, /);
+  });
+
+  test('shows a steady rate of items that are done several at a time', () => {
+    const { at, line } = stage({ total: 48, unit: 'items' }, true);
+    at(0, 0);
+    for (let done = 1; done <= 33; done++) at(10_000 * Math.ceil(done / 8), done);
+    expect(line()).toMatch(/33 \/ 48 items, 0\.[5-9] items\/s, /);
+  });
+
   test('shows a count if there is no total', () => {
     const { at, line } = stage({ unit: 'tokens' }, true);
     at(0, 0);

@@ -34,6 +34,7 @@ const REDRAW_MS = 100;
 const LOG_INTERVAL_MS = 10_000;
 const RATE_WINDOW_MS = 8000; // so that a pause or a resumed part stops affecting the rate soon
 const MIN_ETA_MS = 2000; // before that, an estimate of the time left is a guess
+const MIN_RATE = 0.1; // per second; slower work is shown in seconds per unit
 
 export function createProgress(options: ProgressOptions): Progress {
   const { quiet = false, stream = process.stderr, now = Date.now } = options;
@@ -52,7 +53,7 @@ export function createProgress(options: ProgressOptions): Progress {
     const line = formatProgress(
       { ...options, total },
       samples,
-      pace.secondsLeft(total),
+      pace,
       terminal ? (stream.columns || 80) - 1 : undefined,
     );
     if (!terminal) stream.write(`${line}\n`);
@@ -117,6 +118,8 @@ function createEtaEstimator() {
       first ??= now;
       if (!last || ms > 0) last = now;
     },
+    /** Per second. */
+    rate: () => 1000 * (rate ?? 0),
     /** Seconds. */
     secondsLeft(total?: number): number | undefined {
       if (!first || !last || !rate || total === undefined || last.time - first.time < MIN_ETA_MS) return undefined;
@@ -125,20 +128,24 @@ function createEtaEstimator() {
   };
 }
 
-/** `title [####------]  42% 1.2 / 2.9 GB, 31.0 MB/s, 0:54 left`; the bar fills the rest of `width`. */
+/** `title [####------]  42% 12 / 30 items, 12 s each, 3:36 left`; the bar fills the rest of `width`. */
 function formatProgress(
   { title, total, unit = '' }: ProgressOptions,
   samples: Sample[],
-  left?: number,
+  pace: ReturnType<typeof createEtaEstimator>,
   width?: number,
 ): string {
   const amount = (value: number) =>
     unit === 'B' ? formatFileSize(value) : `${formatNumber(value)}${unit && ` ${unit}`}`;
   const last = samples.at(-1) ?? { time: 0, done: 0 };
   const seconds = (last.time - (samples[0]?.time ?? 0)) / 1000;
-  const rate = seconds > 0 ? (last.done - samples[0].done) / seconds : 0;
-  const facts = [total === undefined ? amount(last.done) : `${amount(last.done)} / ${amount(total)}`];
-  if (rate > 0) facts.push(`${amount(rate)}/s`);
+  const latest = seconds > 0 ? (last.done - samples[0].done) / seconds : 0;
+  // Items may be done several at a time: just after such a pause, the latest rate says nothing.
+  const rate = unit === 'B' ? latest : pace.rate();
+  const left = pace.secondsLeft(total);
+  const done = unit === 'B' ? amount(last.done) : formatNumber(last.done);
+  const facts = [total === undefined ? amount(last.done) : `${done} / ${amount(total)}`];
+  if (rate > 0) facts.push(rate < MIN_RATE ? `${formatNumber(1 / rate)} s each` : `${amount(rate)}/s`);
   if (left !== undefined) facts.push(`${formatClock(left)} left`);
   const share = total ? Math.min(last.done / total, 1) : undefined;
   const percent = share === undefined ? '' : `${String(Math.floor(share * 100)).padStart(3)}% `;

@@ -223,7 +223,7 @@ function describeServer(
   const threads = device.name === 'wasm' ? ` with ${formatPlural(device.threads, 'thread')}` : '';
   return [
     `${info.modelName ?? info.architecture} as ${names.join(', ')}`,
-    `${device.name}${threads}: ${formatDevice(device)}`,
+    `${device.name}${threads}: ${formatDevice(device.why)}`,
     `cache: ${formatCache({ preset, spec, bits, predicted })}`,
     `${formatBytes(info.kvMemory)} of KV cache: ${formatCount(info.tokensThatFit)} tokens, ` +
       `${formatCount(info.sequencesAtFullContext)} sequences of ${formatCount(info.context)} tokens; ` +

@@ -12,8 +12,7 @@ import { formatBytes, formatCount } from '../util/units.ts';
 import { formatPlural, formatShort } from './table.ts';
 
 /** The device and why, without a GPU that is not there: nobody has asked for one. `kvasir doctor` tells of it. */
-export const formatDevice = ({ why }: { readonly why: string }): string =>
-  why.replace(/; no webgpu: .*?(?=; no |$)/, '');
+export const formatDevice = (why: string): string => why.replace(/; no webgpu: .*?(?=; no |$)/, '');
 
 /** "balanced: auto-mead:3, 3.00 bits per value, expected divergence .0062 nats per token (profile)". */
 export const formatCache = ({ preset, spec, bits, predicted }: Pick<Plan, 'preset' | 'spec' | 'bits' | 'predicted'>) =>

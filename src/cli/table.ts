@@ -1,5 +1,5 @@
-/** A number with an optional unit: 1,234  .0093  1.2e-5  3.88x  66/50  4.66 GiB */
-const NUMBER = /^-?[\d.,]+(e-?\d+)?(x|%|\/\d+| [KMGT]?i?B)?$/;
+/** A number with an optional unit, or nothing: 1,234  +1.5  <.001  1.2e-5  3.88x  66/50  4.66 GiB */
+const NUMBER = /^([-+<]?[\d.,]+(e-?\d+)?(x|%|\/\d+| [KMGT]?i?B)?)?$/;
 
 /** A plain text table; columns of numbers are right-aligned. */
 export function formatTable(header: string[], rows: (string | number)[][]): string {

@@ -3,13 +3,14 @@
 import { evaluateTask } from '../eval/tasks/evaluate-task.ts';
 import { accuracyPlot, groupTable, NOTES, taskPage, taskTable } from '../eval/tasks/report.ts';
 import type { TaskRow } from '../eval/tasks/summarize.ts';
-import { formatCount } from '../util/units.ts';
 import { type EvaluationFlags, evaluationOptions, writeFiles } from './needle.ts';
 import { createProgress } from './progress.ts';
-import { formatTable, printResult } from './table.ts';
+import { formatDevice } from './stats.ts';
+import { formatPlural, formatTable, printResult } from './table.ts';
 
 export interface TaskFlags extends EvaluationFlags {
   task: string;
+  context?: number;
   data?: string;
   shots?: string;
   limit?: number;
@@ -26,13 +27,13 @@ export interface TaskFlags extends EvaluationFlags {
 }
 
 export async function runTask(name: string, flags: TaskFlags, signal: AbortSignal): Promise<void> {
-  const { task, data, shots, limit, plain, samples, temperature, seed, maxTokens, pageTokens } = flags;
+  const { task, context, data, shots, limit, plain, samples, temperature, seed, maxTokens, pageTokens } = flags;
   const { lengths, documents, results, runCode } = flags;
   const { fast: _fast, ...shared } = await evaluationOptions(name, flags, signal);
   const progress = createProgress({ title: task, unit: 'items' });
   const { model, device, rows, notices } = await evaluateTask(name, {
     ...shared,
-    ...{ task, data, shots, limit, samples, temperature, seed, maxTokens, pageTokens, lengths, documents },
+    ...{ task, context, data, shots, limit, samples, temperature, seed, maxTokens, pageTokens, lengths, documents },
     ...{ results, runCode },
     chat: plain ? false : undefined,
     onProgress: ({ done, total }) => progress.update(done, total),
@@ -40,7 +41,7 @@ export async function runTask(name: string, flags: TaskFlags, signal: AbortSigna
   for (const notice of notices) console.error(notice);
   if (signal.aborted) console.error(`stopped; ${results ? 'the same command continues. R' : 'r'}esults so far:`);
   const title = `${model}: ${task}`;
-  const subtitle = [`${formatCount(rows[0]?.items ?? 0)} items`, device].filter(Boolean).join('; ');
+  const subtitle = [formatPlural(rows[0]?.items ?? 0, 'item'), formatDevice(device)].filter(Boolean).join('; ');
   const summary = rows.map(({ results: _results, ...row }) => row);
   printResult(flags.json, summary, () => render(rows, `${title}: ${subtitle}`));
   await writeFiles(

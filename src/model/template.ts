@@ -49,6 +49,9 @@ const CHATML =
   "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}" +
   "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
+const NO_TEMPLATE =
+  'The model file has no chat template; ChatML is used. A base model only continues text: use complete, or run --raw.';
+
 /**
  * Templates come from model files and are untrusted: one that runs too long, produces too much or nests too deep fails
  * with a FormatError. `raise_exception` in a template throws an InputError.
@@ -59,7 +62,7 @@ export function createChatTemplate(options: ChatTemplateOptions): ChatTemplate {
   const toolProgram = toolSource === undefined ? plainProgram : parseTemplate(toolSource);
   return {
     source: [source ?? CHATML, toolSource ?? ''].join(''),
-    note: source === undefined ? 'The model file has no chat template; ChatML is used.' : undefined,
+    note: source === undefined ? NO_TEMPLATE : undefined,
 
     render(messages, { addGenerationPrompt = true, variables = {}, now = new Date() } = {}, mapLiteral = text => text) {
       const prepared = templateMessages(messages);

@@ -229,6 +229,18 @@ describe('kvasir eval', () => {
     expect(JSON.parse(stdout)).toEqual([]);
   });
 
+  it.each([
+    [['--task', 'gsm8k', '--text', 'a.txt'], '--text does not apply to the task gsm8k'],
+    [['--task', 'ruler-words', '--data', 'a.jsonl'], '--data does not apply to the task ruler-words'],
+    [['--task', 'hellaswag', '--samples', '3'], '--samples does not apply to the task hellaswag'],
+    [['--task', 'needle', '--limit', '3'], '--limit does not apply to the task needle'],
+    [['--text', 'a.txt', '--run-code'], '--run-code does not apply to the task divergence'],
+  ])('refuses %j', async (flags, message) => {
+    const { status, stderr } = await kvasir(['eval', model, ...flags]);
+    expect(status).toBe(1);
+    expect(stderr).toBe(`kvasir: ${message}. \`kvasir help eval\` lists what does.\n`);
+  });
+
   it('reports a missing or short text', async () => {
     const missing = await kvasir(['eval', model, '--text', './none.txt']);
     expect(missing).toMatchObject({ status: 1, stderr: expect.stringMatching(/none.txt cannot be read \(ENOENT\)/) });

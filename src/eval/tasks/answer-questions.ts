@@ -1,5 +1,6 @@
 /** Answers the questions of a task with a model: as many at once as it runs, sharing the prefixes that they have in common. */
 import type { Model } from '../../api/model.ts';
+import { ContextError } from '../../util/errors.ts';
 import type { ItemResult } from './results-file.ts';
 import { type Question, withoutThinking } from './task.ts';
 
@@ -12,7 +13,8 @@ export interface AnswerOptions {
   /** Instead of the limits of the questions. */
   maxTokens?: number;
   signal?: AbortSignal;
-  onResult(question: Question, result: ItemResult): Promise<void>;
+  /** `length`: tokens of the prompt and the longest answer. */
+  onResult(question: Question, result: ItemResult, length: number): Promise<void>;
   /** A warning about an answer, such as a full context, or a codec that does not suit the model. */
   onNotice?(notice: string): void;
 }
@@ -33,8 +35,8 @@ export async function answerQuestions(
   const work = async () => {
     for (const question of remaining) {
       if (stop.signal.aborted) return;
-      const result = await answer(model, question, { ...options, signal: stop.signal });
-      if (result) await onResult(question, result);
+      const answered = await answer(model, question, { ...options, signal: stop.signal });
+      if (answered) await onResult(question, answered.result, answered.length);
     }
   };
   const atOnce = Math.max(1, Math.floor(model.maxSequences / samples));
@@ -49,14 +51,31 @@ export async function answerQuestions(
   for (const end of ends) if (end.status === 'rejected') throw end.reason;
 }
 
-async function answer(model: Model, question: Question, options: AnswerOptions): Promise<ItemResult | undefined> {
+const itemTooLong = (id: string, context: number, cause: ContextError) =>
+  new ContextError(
+    option =>
+      `The prompt of item "${id}" does not fit into a context of ${context} tokens. Use shorter items, a model with a ` +
+      `longer context, or a larger ${option('context')} or ${option('memoryLimit')}.`,
+    { cause },
+  );
+
+async function answer(
+  model: Model,
+  question: Question,
+  options: AnswerOptions,
+): Promise<{ result: ItemResult; length: number } | undefined> {
   const { id, group, prompt, tools, stop } = question;
   const { samples, temperature, seed, signal, maxTokens = question.maxTokens } = options;
-  const answers = await model.samples(prompt, samples, { temperature, seed, signal, maxTokens, tools, stop });
+  const answers = await model
+    .samples(prompt, samples, { temperature, seed, signal, maxTokens, tools, stop })
+    .catch(error => {
+      throw error instanceof ContextError ? itemTooLong(id, model.context, error) : error;
+    });
   for (const { notices } of answers) for (const notice of notices) options.onNotice?.(notice);
   if (answers.some(({ finish }) => finish === 'cancelled')) return undefined;
   const said = answers.map(({ text, toolCalls }) => question.read({ text: withoutThinking(text), toolCalls }));
   const scores = await Promise.all(said.map(text => question.score(text)));
   const tokens = answers.reduce((sum, { usage }) => sum + usage.completionTokens, 0);
-  return { id, ...(group !== undefined && { group }), said, scores, tokens };
+  const length = Math.max(...answers.map(({ usage }) => usage.promptTokens + usage.completionTokens));
+  return { result: { id, ...(group !== undefined && { group }), said, scores, tokens }, length };
 }

@@ -17,13 +17,16 @@ import type { Choice, Question, Task, TaskSource } from './task.ts';
 interface Reader {
   /** What the data file is. */
   origin: string;
+  /** Whether worked examples may come before its items. */
+  takesShots?: true;
   read(source: TaskSource, run?: RunProgram): Question[];
 }
 
 const questionReaders: Record<string, Reader> = {
-  gsm8k: { origin: 'test.jsonl of github.com/openai/grade-school-math', read: readGsm8k },
+  gsm8k: { origin: 'test.jsonl of github.com/openai/grade-school-math', takesShots: true, read: readGsm8k },
   math: {
     origin: 'MATH-500 (HuggingFaceH4/MATH-500), AIME or AMC problems as lines of { problem, answer }',
+    takesShots: true,
     read: readMath,
   },
   longeval: { origin: 'the lines task of LongEval (github.com/DachengLi1/LongChat)', read: readLongEval },
@@ -33,10 +36,11 @@ const questionReaders: Record<string, Reader> = {
   jsonl: { origin: 'lines of { prompt, answer, metric } of your own', read: readJsonl },
 };
 
-const choiceReaders: Record<string, { origin: string; read(source: TaskSource): Choice[] }> = {
+const choiceReaders: Record<string, Omit<Reader, 'read'> & { read(source: TaskSource): Choice[] }> = {
   hellaswag: { origin: 'hellaswag_val_full.txt of github.com/klosax/hellaswag_text_data', read: readHellaswag },
   choice: {
     origin: 'MMLU, ARC or others as lines of { question, choices: [...], answer: index or letter }',
+    takesShots: true,
     read: readChoice,
   },
 };
@@ -48,8 +52,11 @@ export const taskNames: readonly string[] = [
   ...rulerNames,
 ];
 
+/** Whether the endings of a task are given, and the model writes nothing. */
+export const isChoiceTask = (name: string): boolean => Object.hasOwn(choiceReaders, name);
+
 /** Whether a task writes its own documents. */
-const isGenerated = (name: string): name is RulerName => (rulerNames as readonly string[]).includes(name);
+export const isGenerated = (name: string): name is RulerName => (rulerNames as readonly string[]).includes(name);
 
 export type TaskInput = Omit<TaskSource, 'data'> & Partial<Pick<TaskSource, 'data'>> & Omit<RulerSource, 'grammar'>;
 
@@ -58,13 +65,17 @@ export async function createTask(name: string, input: TaskInput, run?: RunProgra
   if (!taskNames.includes(name))
     throw new InputError(`Unknown task "${name}". Use one of ${taskNames.join(', ')}.`, { option: 'task' });
   const reader = questionReaders[name] ?? choiceReaders[name];
-  const { data } = input;
+  const { data, shots } = input;
+  if (shots && !reader.takesShots)
+    throw new InputError(option => `${name} takes no worked examples. Leave out ${option('shots')}.`, {
+      option: 'shots',
+    });
   if (!data)
     throw new InputError(option => `${name} needs a data file: ${reader.origin}. Give its path as ${option('data')}.`, {
       option: 'data',
     });
   const source = { ...input, data };
-  return name in choiceReaders
+  return isChoiceTask(name)
     ? { name, choices: choiceReaders[name].read(source) }
     : { name, questions: questionReaders[name].read(source, run) };
 }

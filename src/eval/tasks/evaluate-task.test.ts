@@ -75,6 +75,26 @@ describe('evaluateTask with questions', () => {
     expect(shorter.rows[0]).toMatchObject({ items: 1, accuracy: 0, tokensPerSecond: expect.any(Number) });
   });
 
+  it('says which items are too short for a page', async () => {
+    const short = { ...wasm, task, kv: ['tq4'], limit: 2 };
+    const { notices } = await evaluateTask(mimirPath, short);
+    expect(notices).toEqual([expect.stringMatching(/^2 of 2 items are too short for a page of 128 tokens/)]);
+    const packed = await evaluateTask(mimirPath, { ...short, pageTokens: 16 });
+    expect(packed.notices).toEqual([]);
+    const exact = await evaluateTask(mimirPath, { ...short, kv: ['f16'] });
+    expect(exact.notices).toEqual([]);
+  });
+
+  it('says which prompt or document is too long for the context', async () => {
+    await expect(evaluateTask(mimirPath, { ...wasm, task, kv: ['f16'], context: 32 })).rejects.toThrow(
+      /^The prompt of item "(mill|owner|wrong)" does not fit into a context of 32 tokens\. Use shorter items/,
+    );
+    const ruler = { ...wasm, task: 'ruler-words', lengths: [200, 512], context: 512 };
+    await expect(evaluateTask(mimirPath, ruler)).rejects.toThrow(
+      /^Documents of 512 tokens do not fit .* shorter lengths/,
+    );
+  });
+
   it('has several answers per question', async () => {
     const { rows } = await evaluateTask(mimirPath, {
       ...wasm,

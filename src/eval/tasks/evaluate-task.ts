@@ -3,6 +3,7 @@ import { usesProfile } from '../../codec/kv.ts';
 import type { ModelFile } from '../../engine/engine.ts';
 import { modelFingerprint } from '../../engine/model-fingerprint.ts';
 import { loadRules } from '../../engine/options.ts';
+import { packedPages } from '../../kernel/visibility.ts';
 import type { ModelInput } from '../../model/input.ts';
 import { isAuto, parsePlanSpec } from '../../plan/auto.ts';
 import type { Plan } from '../../plan/plan.ts';
@@ -13,7 +14,7 @@ import { pick } from '../../util/pick.ts';
 import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../../util/rules.ts';
 import type { EvaluationContext } from '../evaluate.ts';
 import { openForEvaluation, specs } from '../open.ts';
-import { createTask } from './create-task.ts';
+import { createTask, isGenerated } from './create-task.ts';
 import { readDataFile } from './data-file.ts';
 import { type LoadSettings, measureItems, type TaskItem } from './measure-items.ts';
 import { type ItemResult, noResults, openResults } from './results-file.ts';
@@ -116,6 +117,7 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
   const notices = new Set(setup.notices);
   const results = options.results === undefined ? noResults : await openResults(options.results);
   const measured: PlanResults[] = [];
+  const unpacked = new Set<string>();
   const total = plans.length * items.length;
   let done = 0;
   let device = '';
@@ -130,7 +132,8 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
         signal,
         load: pick(options, LOAD_SETTINGS),
         onNotice: notice => notices.add(`${plan.spec}: ${notice}`),
-        async onResult(item, result) {
+        async onResult(item, result, length) {
+          if (plan.spec !== 'f16' && isUnpacked(plan, length)) unpacked.add(item.id);
           await results.add(keyOf(plan, item), result, { task: name, kv: plan.spec });
           found.set(item.id, result);
           onProgress?.({ done: ++done, total });
@@ -146,8 +149,17 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
   } finally {
     await results.close();
   }
+  if (unpacked.size > 0) notices.add(unpackedNotice(unpacked.size, items.length, plans[0]));
   return { ...setup, notices: [...notices], plans, task: name, device, rows: summarize(measured) };
 }
+
+/** Whether a text of this many tokens has no page that is read from codes. */
+const isUnpacked = ({ pageTokens, window: { recent } }: Plan, tokens: number): boolean =>
+  packedPages(tokens, { pageTokens, recent }) === 0;
+
+const unpackedNotice = (count: number, total: number, { pageTokens }: Plan): string =>
+  `${count} of ${total} items are too short for a page of ${pageTokens} tokens: all codecs keep them in f16, so they show no ` +
+  'difference. Smaller pages (pageTokens, --page-tokens) are packed sooner.';
 
 const entryOf = ({ id }: TaskItem, result?: ItemResult): [string, ItemResult][] => (result ? [[id, result]] : []);
 
@@ -198,6 +210,14 @@ async function readTask({ config, tokenizer, template }: ModelFile, options: Tas
   const hasTemplate = template.note === undefined;
   const { context = Math.min(config.context, MAX_DEFAULT_CONTEXT), chat = hasTemplate } = options;
   const runner = runCode ? await createProgramRunner() : undefined;
+  const longest = Math.max(...lengths);
+  if (isGenerated(task) && longest >= context)
+    throw new InputError(
+      option =>
+        `Documents of ${longest} tokens do not fit into a context of ${context} tokens. Give shorter ${option('lengths')}, ` +
+        `or a larger ${option('context')} if the model allows it.`,
+      { option: 'lengths' },
+    );
   const cutToFit = (text: string, otherTokens: number) => {
     const ids = tokenizer.encode(text);
     const half = Math.max(0, Math.floor((context - otherTokens) / 2));

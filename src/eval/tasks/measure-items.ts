@@ -26,7 +26,7 @@ export type LoadSettings = Pick<
 
 interface MeasureOptions extends Omit<AnswerOptions, 'onResult'> {
   load: LoadSettings;
-  onResult(item: TaskItem, result: ItemResult): Promise<void>;
+  onResult(item: TaskItem, result: ItemResult, length: number): Promise<void>;
 }
 
 /** Where the items ran, and how fast. */
@@ -46,9 +46,9 @@ export async function measureItems(
   let tokens = 0;
   const counted: MeasureOptions = {
     ...options,
-    async onResult(item, result) {
+    async onResult(item, result, length) {
       tokens += result.tokens;
-      await options.onResult(item, result);
+      await options.onResult(item, result, length);
     },
   };
   const choices = items.filter(item => 'endings' in item);

@@ -253,6 +253,13 @@ describe('jsonl', () => {
   });
 });
 
+it('takes worked examples only where they are used', async () => {
+  const examples = lines({ prompt: 'a', answer: 'b' });
+  await expect(createTask('jsonl', input(examples, { examples }))).rejects.toThrow(
+    'jsonl takes no worked examples. Leave out shots.',
+  );
+});
+
 it('says where the data of a task comes from', async () => {
   await expect(createTask('gsm8k', input())).rejects.toThrow(/grade-school-math.*Give its path as data/);
   await expect(createTask('toString', input('x'))).rejects.toThrow(InputError);

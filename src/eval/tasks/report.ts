@@ -46,7 +46,8 @@ export function groupTable(rows: readonly TaskRow[]): { header: string[]; lines:
 export const NOTES = [
   'accuracy: mean score of the items; for choices, by the mean log probability per token of the endings, and by total: by',
   'their whole log probability. to f16: difference in points on the same items. p: probability of such a difference by',
-  "chance (McNemar's exact test; a paired bootstrap where answers can be partly right). agreement: same answers as f16.",
+  "chance (McNemar's exact test; a paired permutation test where answers can be partly right). agreement: same answers as",
+  'f16.',
 ];
 
 const WIDTH = 760;

@@ -23,6 +23,11 @@ describe.each(rulerNames)('%s', name => {
     expect(textOf(create(name, 2)[0])).toBe(textOf(questions[1]));
   });
 
+  it('refuses lengths that have no room for the facts', () =>
+    expect(() => createRuler(name, { grammar, chat: false, lengths: [5], documents: 1, seed: 1, count })).toThrow(
+      `${name} has no room for its facts in 5 tokens. Give longer lengths.`,
+    ));
+
   it('scores nothing for an empty answer', () => expect(score(create(name)[0], '')).toBe(0));
 });
 

@@ -3,6 +3,7 @@
  * key, variables that were assigned to each other, and the most frequent words. The same seed gives the same questions.
  */
 import { createRandom, type Random } from '../../codec/parts/random.ts';
+import { InputError } from '../../util/errors.ts';
 import { createStoryWriter, type Grammar } from '../needle/grammar.ts';
 import { promptFor, type Question } from './task.ts';
 
@@ -198,6 +199,11 @@ export function createRuler(name: RulerName, source: RulerSource): Question[] {
       const puzzle = PUZZLES[name](random, grammar);
       const { introduction, question, answers } = puzzle;
       const room = tokens - count(`${introduction}\n\n\n\n${question}`);
+      if (room < count(puzzle.facts.join(puzzle.separator)))
+        throw new InputError(
+          option => `${name} has no room for its facts in ${tokens} tokens. Give longer ${option('lengths')}.`,
+          { option: 'lengths' },
+        );
       const document = writeDocument(puzzle, room, count, random);
       return {
         id: `${tokens}/${seed + i}`,

@@ -17,7 +17,8 @@ const ITEMS_AT_ONCE = 8;
 
 export interface ScoreOptions {
   signal?: AbortSignal;
-  onResult(choice: Choice, result: ItemResult): Promise<void>;
+  /** `length`: tokens of the context and the longest ending. */
+  onResult(choice: Choice, result: ItemResult, length: number): Promise<void>;
 }
 
 /** The tokens of an item. */
@@ -53,9 +54,10 @@ export async function scoreChoices(
     const group = items.slice(first, first + ITEMS_AT_ONCE);
     const logProbs = await endingLogProbs(engine, cache, group, signal);
     if (!logProbs) return;
-    for (const [i, { choice, shared, endings }] of group.entries()) {
+    for (const [i, item] of group.entries()) {
+      const { choice, shared, endings } = item;
       const tokens = endings.reduce((sum, ids) => sum + ids.length, shared.length);
-      await onResult(choice, resultOf(choice, logProbs[i], tokens));
+      await onResult(choice, resultOf(choice, logProbs[i], tokens), choiceTokens(item));
     }
   }
 }

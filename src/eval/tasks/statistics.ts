@@ -37,20 +37,48 @@ export function mcNemar(onlyFirst: number, onlySecond: number): number {
 
 const RESAMPLES = 10_000;
 
-/** Bootstraps the mean of paired differences: its 95 % interval, and the two-sided p value of no difference. */
-export function pairedBootstrap(differences: readonly number[], seed = 1): { interval: Interval; p: number } {
+/** The 95 % bootstrap interval of the mean of paired differences. */
+export function pairedBootstrap(differences: readonly number[], seed = 1): Interval {
   const count = differences.length;
-  if (count === 0) return { interval: [0, 0], p: 1 };
+  if (count === 0) return [0, 0];
   const { uniform } = createRandom(seed);
   const means = Float64Array.from({ length: RESAMPLES }, () => {
     let sum = 0;
     for (let i = 0; i < count; i++) sum += differences[Math.floor(uniform() * count)];
     return sum / count;
   }).sort();
-  const below = means.filter(value => value <= 0).length;
-  const above = means.filter(value => value >= 0).length;
   const at = (quantile: number) => means[Math.round(quantile * (RESAMPLES - 1))];
-  return { interval: [at(0.025), at(0.975)], p: Math.min(1, (2 * Math.min(below, above)) / RESAMPLES) };
+  return [at(0.025), at(0.975)];
+}
+
+/** Up to so many differences, all signs are tried: 4,096 sums. */
+const MAX_EXACT = 12;
+
+/**
+ * The paired permutation test: the probability that differences with these sizes and random signs have a mean as far from 0
+ * as this, or farther. For differences of -1, 0 and 1 it is McNemar's exact test. With few items p cannot be small: one
+ * item has p = 1. A bootstrap would find p = 0 there, since all its resamples agree.
+ */
+export function signFlip(differences: readonly number[], seed = 1): number {
+  const sizes = differences.filter(value => value !== 0).map(Math.abs);
+  // Sums in another order may differ in their last bits.
+  const observed = Math.abs(differences.reduce((sum, value) => sum + value, 0)) * (1 - 1e-12);
+  if (sizes.length <= MAX_EXACT) {
+    const all = 2 ** sizes.length;
+    let extreme = 0;
+    for (let signs = 0; signs < all; signs++) {
+      const sum = sizes.reduce((sum, size, i) => sum + ((signs >> i) & 1 ? size : -size), 0);
+      if (Math.abs(sum) >= observed) extreme++;
+    }
+    return extreme / all;
+  }
+  const { uniform } = createRandom(seed);
+  let extreme = 1; // what was observed is one of the possible signs
+  for (let i = 0; i < RESAMPLES; i++) {
+    const sum = sizes.reduce((sum, size) => sum + (uniform() < 0.5 ? size : -size), 0);
+    if (Math.abs(sum) >= observed) extreme++;
+  }
+  return extreme / (RESAMPLES + 1);
 }
 
 /** Scores against those of a reference on the same items. */
@@ -63,21 +91,20 @@ export interface PairedComparison {
   interval: Interval;
   /**
    * The probability of such a difference by chance: by McNemar's exact test, or, if answers can be partly right, by a paired
-   * bootstrap.
+   * permutation test.
    */
   p: number;
 }
 
 export function compareScores(scores: readonly number[], reference: readonly number[]): PairedComparison {
   const differences = scores.map((score, i) => score - reference[i]);
-  const { interval, p } = pairedBootstrap(differences);
   const isBinary = [...scores, ...reference].every(score => score === 0 || score === 1);
   const count = (difference: number) => differences.filter(value => value === difference).length;
   return {
     items: scores.length,
     difference: mean(differences),
-    interval,
-    p: isBinary ? mcNemar(count(1), count(-1)) : p,
+    interval: pairedBootstrap(differences),
+    p: isBinary ? mcNemar(count(1), count(-1)) : signFlip(differences),
   };
 }
 

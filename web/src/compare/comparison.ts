@@ -3,7 +3,7 @@ import { batch, computed, effect, signal } from '@preact/signals';
 import { openBrowser } from '../engine/browser.ts';
 import { codecsFor } from '../engine/codecs.ts';
 import type { Engine, ScoredToken } from '../engine/engine.ts';
-import { browserModel } from '../state/connection.ts';
+import { browserModel, browserProfile, hasProfile } from '../state/connection.ts';
 import { type Attachment, contentOf, newId } from '../state/conversation.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement } from '../state/notice.ts';
@@ -36,7 +36,7 @@ type PaneSignal = (typeof panes)[number];
 /** For models without a profile. */
 const UNCALIBRATED = 'tq2';
 effect(() => {
-  const names = codecsFor(!browserModel.value).map(({ name }) => name);
+  const names = codecsFor(hasProfile.value).map(({ name }) => name);
   for (const pane of panes) if (!names.includes(pane.value.codec)) pane.value = emptyPane(UNCALIBRATED);
 });
 
@@ -112,7 +112,8 @@ async function answerAll(pane: PaneSignal, prompts: readonly string[], stop: Abo
   show({ phase: 'loading' });
   try {
     engine = await openBrowser({
-      ...{ model: browserModel.value, device: settings.value.device, codec: pane.value.codec },
+      ...{ model: browserModel.value, profile: browserProfile.value },
+      ...{ device: settings.value.device, codec: pane.value.codec },
     });
     const written = { tokens: 0, seconds: 0 };
     for (const prompt of prompts) if (!stop.aborted) await answer(engine, prompt, { pane, show, written, stop });

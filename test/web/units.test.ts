@@ -184,7 +184,7 @@ describe('names of models', () => {
 });
 
 describe('a comparison', () => {
-  it('has bars of memory and reading, and of answering if the answers are long enough', () => {
+  it('has bars of memory, and of the speeds for which there are enough tokens', () => {
     const pane = (tokens: number) => ({
       ...{ codec: 'f16', phase: 'done' as const, read: { done: 8, total: 8 }, answers: [], bytes: 100 },
       ...{ reading: { tokens: 1000, seconds: 2 }, answering: { tokens, seconds: 1 } },
@@ -193,9 +193,9 @@ describe('a comparison', () => {
       measuresOf(panes).map(({ title, of, format }) => [title, ...panes.map(pane => format(of(pane)))]);
     expect(told(pane(6), pane(7))).toEqual([
       ['Memory of the cache', '100 B', '100 B'],
-      ['Reading', '500 tokens/s', '500 tokens/s'],
+      ['Reading speed', '500 tokens/s', '500 tokens/s'],
     ]);
-    expect(told(pane(6), pane(20)).at(-1)).toEqual(['Answering', '–', '20 tokens/s']);
+    expect(told(pane(6), pane(20)).at(-1)).toEqual(['Answering speed', '–', '20 tokens/s']);
     expect([shareOf([1, 4], 0), shareOf([1, 4], 1), shareOf([0, 0], 0)]).toEqual([0.25, 1, 0]);
   });
 

@@ -10,15 +10,17 @@ export interface Measure {
 
 const orDash = (format: (value: number) => string) => (value: number) => (value > 0 ? format(value) : '–');
 
-const MEASURES: readonly Measure[] = [
-  { title: 'Memory of the cache', of: pane => pane.bytes, format: orDash(formatBytes) },
-  { title: 'Reading', of: pane => rateOf(pane.reading), format: orDash(formatRate) },
+const MEMORY: Measure = { title: 'Memory of the cache', of: pane => pane.bytes, format: orDash(formatBytes) };
+const SPEEDS: readonly Measure[] = [
+  { title: 'Reading speed', of: pane => rateOf(pane.reading), format: orDash(formatRate) },
+  { title: 'Answering speed', of: pane => rateOf(pane.answering), format: orDash(formatRate) },
 ];
-const ANSWERING: Measure = { title: 'Answering', of: pane => rateOf(pane.answering), format: orDash(formatRate) };
 
-/** Short answers have no speed. */
-export const measuresOf = (panes: readonly Pane[]): readonly Measure[] =>
-  panes.some(pane => ANSWERING.of(pane) > 0) ? [...MEASURES, ANSWERING] : MEASURES;
+/** Short prompts and answers have no speed. */
+export const measuresOf = (panes: readonly Pane[]): readonly Measure[] => [
+  MEMORY,
+  ...SPEEDS.filter(({ of }) => panes.some(pane => of(pane) > 0)),
+];
 
 /** How many tokens took how long. */
 export interface Pace {

@@ -51,7 +51,7 @@ ${text(MARGIN, 68, 26, `${panes[0].codec} and ${panes[1].codec}: the same questi
 ${lines(MARGIN, 104, 17, wrap(title, 120, 1))}
 ${measuresOf(panes).map(drawBars(panes)).join('\n')}
 ${cells.join('\n')}
-${lines(MARGIN, 346, 16, wrap(summary, 130, 2))}
+${lines(MARGIN, 346, 16, wrap(summary, 125, 2))}
 ${panes.map((pane, i) => answersOf(MARGIN + i * (COLUMN + MARGIN), pane, questions)).join('\n')}
 ${text(WIDTH - MARGIN, HEIGHT - 24, 14, 'Kvasir', 'text-anchor="end" fill-opacity=".6"')}
 </svg>`;

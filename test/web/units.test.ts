@@ -186,7 +186,7 @@ describe('names of models', () => {
 describe('a comparison', () => {
   it('has bars of memory, and of the speeds for which there are enough tokens', () => {
     const pane = (tokens: number) => ({
-      ...{ codec: 'f16', phase: 'done' as const, read: { done: 8, total: 8 }, answers: [], bytes: 100 },
+      ...{ codec: 'f16', phase: 'done' as const, read: { done: 8, total: 8 }, answers: [], tokens: 8, bytes: 100 },
       ...{ reading: { tokens: 1000, seconds: 2 }, answering: { tokens, seconds: 1 } },
     });
     const told = (...panes: ReturnType<typeof pane>[]) =>

@@ -25,14 +25,15 @@ export interface Pane {
   reading: Pace;
   /** Tokens of answers, but the first one of each, which includes reading. */
   answering: Pace;
-  /** What the longest prompt and its answer take in the cache. */
+  /** Of the longest prompt and its answer, and what they take in the cache. */
+  tokens: number;
   bytes: number;
 }
 
 const NONE: Pace = { tokens: 0, seconds: 0 };
 
 const emptyPane = (codec: string): Pane => ({
-  ...{ codec, phase: 'idle', read: { done: 0, total: 0 }, answers: [], bytes: 0 },
+  ...{ codec, phase: 'idle', read: { done: 0, total: 0 }, answers: [], tokens: 0, bytes: 0 },
   ...{ reading: NONE, answering: NONE },
 });
 
@@ -136,7 +137,10 @@ interface Progress {
 
 async function answer(engine: Engine, prompt: string, { pane, show, stop }: Progress): Promise<void> {
   const { answers: earlier, reading, answering } = pane.value;
-  const bytesOf = (tokens: number) => Math.max(pane.value.bytes, gaugeOf(tokens, engine.info).bytes);
+  const hold = (count: number) => {
+    const tokens = Math.max(pane.value.tokens, count);
+    return { tokens, bytes: gaugeOf(tokens, engine.info).bytes };
+  };
   /** What was done before, and so many tokens since then. */
   const add = (before: Pace, tokens: number, since: number): Pace => ({
     tokens: before.tokens + tokens,
@@ -152,7 +156,7 @@ async function answer(engine: Engine, prompt: string, { pane, show, stop }: Prog
     onPrefill(done, total) {
       begun ??= { found: done, at: performance.now() };
       const paced = add(reading, done - begun.found, begun.at);
-      show({ read: { done, total }, bytes: bytesOf(done), reading: paced });
+      show({ read: { done, total }, reading: paced, ...hold(done) });
     },
   });
   for await (const part of parts) {
@@ -160,7 +164,7 @@ async function answer(engine: Engine, prompt: string, { pane, show, stop }: Prog
     text += part.reasoning + part.text;
     tokens = [...tokens, ...part.scored];
     show({
-      ...{ phase: 'answering', answers: [...earlier, tokens], bytes: bytesOf(pane.value.read.total + tokens.length) },
+      ...{ phase: 'answering', answers: [...earlier, tokens], ...hold(pane.value.read.total + tokens.length) },
       answering: add(answering, tokens.length - 1, firstToken),
     });
   }

@@ -141,10 +141,12 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     const visit = await app.visit(DESKTOP);
     const { page, context } = visit;
     const profile = await profileOf(model);
+    const ranges: (string | undefined)[] = [];
     await context.route(`${app.url}/hub/**`, async route => {
       const { pathname } = new URL(route.request().url());
       if (pathname.startsWith('/hub/api/'))
         return route.fulfill({ json: { siblings: [{ rfilename: 'small-Q4_1.gguf', size: model.length }] } });
+      ranges.push((await route.request().allHeaders()).range);
       if (pathname.endsWith('/small-Q4_1.gguf')) return sendFile(route, model);
       if (pathname.endsWith('/small-Q4_1.kvprofile')) return sendFile(route, profile);
       return route.fulfill({ status: 404 });
@@ -181,6 +183,31 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.keyboard.press('Enter');
     await page.locator('.picture figcaption', { hasText: 'mead2 takes' }).waitFor();
     await context.setOffline(false);
+
+    // A download that broke off goes on where it stopped.
+    await right.getByRole('button', { name: 'Mimir', exact: true }).click();
+    await badge.filter({ hasText: 'Mimir' }).waitFor();
+    await page.evaluate(async () => {
+      const root = await navigator.storage.getDirectory();
+      const models = await (await root.getDirectoryHandle('kvasir')).getDirectoryHandle('models');
+      for await (const id of (models as unknown as { keys(): AsyncIterable<string> }).keys()) {
+        const folder = await models.getDirectoryHandle(id);
+        const model = await (await folder.getFileHandle('small-Q4_1.gguf')).createWritable({ keepExistingData: true });
+        await model.truncate(4096);
+        await model.close();
+        const handle = await folder.getFileHandle('info.json');
+        const { sha256: _, ...info } = JSON.parse(await (await handle.getFile()).text());
+        const written = await handle.createWritable();
+        await written.write(JSON.stringify(info));
+        await written.close();
+      }
+    });
+    await page.reload();
+    await badge.filter({ hasText: 'Mimir' }).waitFor();
+    await right.getByRole('button', { name: 'Go on with the download of small-Q4_1.gguf' }).click();
+    await badge.filter({ hasText: /^small$/ }).waitFor();
+    await right.getByRole('button', { name: 'Use small-Q4_1.gguf' }).waitFor();
+    expect(ranges).toContain('bytes=4096-');
 
     // Deleted with its model.
     const keptProfiles = () =>

@@ -12,6 +12,8 @@ import { loadModel, type Model } from '../api/model.ts';
 import { placeholderLearned } from '../codec/kv.ts';
 import { parseSpec } from '../codec/spec.ts';
 import { evaluate } from '../eval/evaluate.ts';
+import { fingerprintFile } from '../model/fingerprint.ts';
+import { knownHashes } from '../model/source.ts';
 import { smallContent } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
@@ -99,6 +101,15 @@ describe('a profile that is given', () => {
     const blob = new Blob([readFileSync(model)]);
     await using loaded = await loadModel(blob, { kv: 'tq35-v', profile: new Blob([bytes]), device: 'js' });
     expect(loaded.plan.spec).toBe('tq35-v');
+  });
+
+  it('of another model of the same shape is refused without a path too, if the hash of the model is known', async () => {
+    const blob = new Blob([readFileSync(model)]);
+    const options = { kv: 'tq35-v', profile: new Blob([foreign]), device: 'js' } as const;
+    await using unknown = await loadModel(blob, options);
+    expect(unknown.plan.spec).toBe('tq35-v');
+    knownHashes.set(blob, await fingerprintFile(model));
+    await expect(loadModel(blob, options)).rejects.toThrow(/for another model/);
   });
 });
 

@@ -79,8 +79,12 @@ export async function resolveProfile(
   if (input === undefined && !specs.some(spec => isAuto(spec) || usesProfile(spec))) return {};
   const search: ProfileSearch = {};
   if (input !== undefined) search.profile = await openProfile(input, { ...options, modelFile: file.paths[0] });
-  // A model that is not on disk would have to be read as a whole, and a large file takes long to hash.
-  const needsFingerprint = file.paths.length > 0 && (input !== undefined || (await mayHaveProfile(file.paths[0])));
+  // A model that is not on disk would have to be read as a whole, unless its hash is known; a large file takes long to hash.
+  const isOnDisk = file.paths.length > 0;
+  const needsFingerprint =
+    input === undefined
+      ? isOnDisk && (await mayHaveProfile(file.paths[0]))
+      : isOnDisk || file.gguf.shards.every(({ sha256 }) => sha256 !== undefined);
   const fingerprint = needsFingerprint ? await modelFingerprint(file) : undefined;
   if (input === undefined && fingerprint !== undefined)
     Object.assign(search, await findProfile(file.paths[0], fingerprint));

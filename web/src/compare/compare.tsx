@@ -2,7 +2,7 @@
 import '../style/compare.css';
 import { codecsFor } from '../engine/codecs.ts';
 import { formatCount } from '../format.ts';
-import { browserModel } from '../state/connection.ts';
+import { browserModel, hasProfile } from '../state/connection.ts';
 import { clearDraft, draft } from '../state/drafts.ts';
 import { Composer } from '../ui/composer.tsx';
 import { CopyButton } from '../ui/copy-button.tsx';
@@ -141,7 +141,7 @@ function PaneView({ title, pane, marks }: PaneProps) {
           disabled={isComparing.value}
           onChange={event => chooseCodec(pane, event.currentTarget.value)}
         >
-          {codecsFor(!browserModel.value).map(({ name, bits }) => (
+          {codecsFor(hasProfile.value).map(({ name, bits }) => (
             <option key={name} value={name}>
               {name}, {bits} bits
             </option>

@@ -3,7 +3,7 @@ import { batch, computed, effect, signal } from '@preact/signals';
 import { openBrowser } from '../engine/browser.ts';
 import { codecsFor } from '../engine/codecs.ts';
 import type { Engine, ScoredToken } from '../engine/engine.ts';
-import { browserModel } from '../state/connection.ts';
+import { browserModel, browserProfile, hasProfile } from '../state/connection.ts';
 import { type Attachment, contentOf, newId } from '../state/conversation.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement } from '../state/notice.ts';
@@ -11,6 +11,7 @@ import { loadSample } from '../state/sample.ts';
 import { settings } from '../state/settings.ts';
 import { type CompareAddress, writeAddress } from './address.ts';
 import { differenceOf } from './difference.ts';
+import type { Pace } from './measures.ts';
 import { summarize } from './summary.ts';
 
 export interface Pane {
@@ -20,14 +21,20 @@ export interface Pane {
   read: { done: number; total: number };
   /** One per question. */
   answers: readonly (readonly ScoredToken[])[];
-  /** Tokens per second. */
-  rate: number;
-  /** What the longest prompt and its answer take in the cache. */
+  /** Tokens of prompts, but those that the cache had already. */
+  reading: Pace;
+  /** Tokens of answers, but the first one of each, which includes reading. */
+  answering: Pace;
+  /** Of the longest prompt and its answer, and what they take in the cache. */
+  tokens: number;
   bytes: number;
 }
 
+const NONE: Pace = { tokens: 0, seconds: 0 };
+
 const emptyPane = (codec: string): Pane => ({
-  ...{ codec, phase: 'idle', read: { done: 0, total: 0 }, answers: [], rate: 0, bytes: 0 },
+  ...{ codec, phase: 'idle', read: { done: 0, total: 0 }, answers: [], tokens: 0, bytes: 0 },
+  ...{ reading: NONE, answering: NONE },
 });
 
 export const panes = [signal(emptyPane('f16')), signal(emptyPane('mead2'))] as const;
@@ -36,7 +43,7 @@ type PaneSignal = (typeof panes)[number];
 /** For models without a profile. */
 const UNCALIBRATED = 'tq2';
 effect(() => {
-  const names = codecsFor(!browserModel.value).map(({ name }) => name);
+  const names = codecsFor(hasProfile.value).map(({ name }) => name);
   for (const pane of panes) if (!names.includes(pane.value.codec)) pane.value = emptyPane(UNCALIBRATED);
 });
 
@@ -112,10 +119,10 @@ async function answerAll(pane: PaneSignal, prompts: readonly string[], stop: Abo
   show({ phase: 'loading' });
   try {
     engine = await openBrowser({
-      ...{ model: browserModel.value, device: settings.value.device, codec: pane.value.codec },
+      ...{ model: browserModel.value, profile: browserProfile.value },
+      ...{ device: settings.value.device, codec: pane.value.codec },
     });
-    const written = { tokens: 0, seconds: 0 };
-    for (const prompt of prompts) if (!stop.aborted) await answer(engine, prompt, { pane, show, written, stop });
+    for (const prompt of prompts) if (!stop.aborted) await answer(engine, prompt, { pane, show, stop });
   } finally {
     show({ phase: 'done' });
     await engine?.close();
@@ -125,40 +132,43 @@ async function answerAll(pane: PaneSignal, prompts: readonly string[], stop: Abo
 interface Progress {
   pane: PaneSignal;
   show(changed: Partial<Pane>): void;
-  /** After the first token of each answer, which includes reading. */
-  written: { tokens: number; seconds: number };
   stop: AbortSignal;
 }
 
-async function answer(engine: Engine, prompt: string, { pane, show, written, stop }: Progress): Promise<void> {
-  const earlier = pane.value.answers;
-  const bytesOf = (tokens: number) => Math.max(pane.value.bytes, gaugeOf(tokens, engine.info).bytes);
-  const before = { ...written };
+async function answer(engine: Engine, prompt: string, { pane, show, stop }: Progress): Promise<void> {
+  const { answers: earlier, reading, answering } = pane.value;
+  const hold = (count: number) => {
+    const tokens = Math.max(pane.value.tokens, count);
+    return { tokens, bytes: gaugeOf(tokens, engine.info).bytes };
+  };
+  /** What was done before, and so many tokens since then. */
+  const add = (before: Pace, tokens: number, since: number): Pace => ({
+    tokens: before.tokens + tokens,
+    seconds: before.seconds + (performance.now() - since) / 1000,
+  });
+  /** Tokens that the cache had already, and when reading began. */
+  let begun: { found: number; at: number } | undefined;
   let tokens: readonly ScoredToken[] = [];
   let [text, firstToken] = ['', 0];
   show({ phase: 'reading', read: { done: 0, total: 0 } });
   const parts = engine.ask([{ role: 'user', content: prompt }], {
     ...{ temperature: 0, maxTokens: MAX_TOKENS, scored: true, signal: stop },
-    onPrefill: (done, total) => show({ read: { done, total }, bytes: bytesOf(done) }),
+    onPrefill(done, total) {
+      begun ??= { found: done, at: performance.now() };
+      const paced = add(reading, done - begun.found, begun.at);
+      show({ read: { done, total }, reading: paced, ...hold(done) });
+    },
   });
   for await (const part of parts) {
     firstToken ||= performance.now();
     text += part.reasoning + part.text;
     tokens = [...tokens, ...part.scored];
-    written.tokens = before.tokens + tokens.length - 1;
-    written.seconds = before.seconds + (performance.now() - firstToken) / 1000;
     show({
-      ...{ phase: 'answering', answers: [...earlier, tokens], bytes: bytesOf(pane.value.read.total + tokens.length) },
-      rate: written.seconds > 0 ? written.tokens / written.seconds : 0,
+      ...{ phase: 'answering', answers: [...earlier, tokens], ...hold(pane.value.read.total + tokens.length) },
+      answering: add(answering, tokens.length - 1, firstToken),
     });
   }
   // The token that ends an answer is not part of its text.
   const last = tokens.at(-1);
   if (last && !text.endsWith(last.text)) show({ answers: [...earlier, tokens.slice(0, -1)] });
 }
-
-/** Two values on one scale: their share of the larger one. */
-export const shareOf = (values: readonly number[], i: number): number => {
-  const largest = Math.max(...values);
-  return largest > 0 ? values[i]! / largest : 0;
-};

@@ -1,7 +1,7 @@
 /** The comparison as an image to show to others: the bars, the strip, the beginning of both answers. */
-import { formatBytes, formatRate } from '../format.ts';
-import { type Pane, shareOf } from './comparison.ts';
+import type { Pane } from './comparison.ts';
 import { levelOf } from './difference.ts';
+import { type Measure, measuresOf, shareOf } from './measures.ts';
 
 export interface Picture {
   /** What was asked. */
@@ -49,32 +49,32 @@ function drawPicture({ title, questions, panes, probabilities, summary }: Pictur
 <rect width="100%" height="100%" fill="#faf7f1"/>
 ${text(MARGIN, 68, 26, `${panes[0].codec} and ${panes[1].codec}: the same questions, two caches`, 'font-weight="600"')}
 ${lines(MARGIN, 104, 17, wrap(title, 120, 1))}
-${bars(MARGIN, 'Memory of the cache', panes, ({ bytes }) => bytes, formatBytes)}
-${bars(2 * MARGIN + COLUMN, 'Speed', panes, ({ rate }) => rate, formatRate)}
+${measuresOf(panes).map(drawBars(panes)).join('\n')}
 ${cells.join('\n')}
-${lines(MARGIN, 346, 16, wrap(summary, 130, 2))}
+${lines(MARGIN, 346, 16, wrap(summary, 125, 2))}
 ${panes.map((pane, i) => answersOf(MARGIN + i * (COLUMN + MARGIN), pane, questions)).join('\n')}
 ${text(WIDTH - MARGIN, HEIGHT - 24, 14, 'Kvasir', 'text-anchor="end" fill-opacity=".6"')}
 </svg>`;
 }
 
-function bars(
-  x: number,
-  title: string,
-  panes: readonly [Pane, Pane],
-  measure: (pane: Pane) => number,
-  format: (value: number) => string,
-): string {
-  const values = panes.map(measure);
+/** Two measures or three, side by side. */
+const drawBars = (panes: Picture['panes']) => (measure: Measure, column: number, all: readonly Measure[]) => {
+  const { title, of, format } = measure;
+  const step = (WIDTH - 2 * MARGIN) / all.length;
+  const x = MARGIN + column * step;
+  const values = panes.map(of);
   const rows = panes.map(({ codec }, i) => {
     const y = 176 + 44 * i;
-    const width = 300 * shareOf(values, i);
+    const width = (step - SPACE_BESIDE_BAR) * shareOf(values, i);
     return `${text(x, y + 20, 16, codec)}
 <rect x="${x + 90}" y="${y}" width="${Math.max(2, width)}" height="28" rx="4" fill="${BAR_COLORS[i]}"/>
 ${text(x + 100 + width, y + 20, 16, format(values[i]!))}`;
   });
   return [text(x, 160, 15, title, 'fill-opacity=".7"'), ...rows].join('\n');
-}
+};
+
+/** For the names of codecs, and the values. */
+const SPACE_BESIDE_BAR = 240;
 
 const answersOf = (x: number, { codec, answers }: Pane, questions: readonly string[]): string =>
   `${text(x, 412, 16, codec, 'font-weight="600"')}

@@ -11,18 +11,21 @@ import {
   type ScoredToken,
   type Turn,
 } from './engine.ts';
+import { fileNameOf, modelTitle } from './model-names.ts';
 import { createSessions, MAX_OPEN } from './sessions.ts';
 import { openStoredModel } from './storage.ts';
 
 /**
  * A file that the user has chosen, and whether it is to be stored; the address of one, which is stored; or the path of one
- * that is.
+ * that is. `profile`: one that the user has chosen.
  */
-export type BrowserModel = { file: File; isKept?: boolean } | { url: string } | { path: string };
+export type BrowserModel = ({ file: File; isKept?: boolean } | { url: string } | { path: string }) & { profile?: Blob };
 
 export interface BrowserOptions {
   /** Default: Mimir, which comes with the app. */
   model?: BrowserModel;
+  /** Of the model; Mimir's comes with it. */
+  profile?: Blob;
   device: string;
   /** A preset, or the spec of a codec. */
   codec: string;
@@ -36,8 +39,10 @@ const TOP = 10;
 
 const MIMIR = { model: './models/mimir.gguf', profile: './models/mimir.kvprofile' };
 
-export async function openBrowser({ model, device, codec, onProgress, signal }: BrowserOptions): Promise<Engine> {
+export async function openBrowser(options: BrowserOptions): Promise<Engine> {
+  const { model, profile, device, codec, onProgress, signal } = options;
   const service = await start(model, {
+    profile,
     ...(isPreset(codec) ? { quality: codec } : { kv: codec }),
     device: device as 'auto',
     signal,
@@ -49,7 +54,7 @@ export async function openBrowser({ model, device, codec, onProgress, signal }: 
   const textOf = createTexts(service);
   const sessions = createSessions(service);
   return {
-    info: describe(service),
+    info: describe(service, model),
     async *ask(turns, options) {
       const { conversation } = options;
       const slot = conversation === undefined ? undefined : await sessions.slotOf(conversation);
@@ -95,11 +100,18 @@ async function fetchFile(path: string): Promise<Blob> {
   }
 }
 
-function describe({ info }: RemoteService): ModelInfo {
+/** The name of a model's file; Mimir's is its own. */
+export function fileOf(model: BrowserModel | undefined): string {
+  if (model === undefined) return 'Mimir';
+  return 'file' in model ? model.file.name : fileNameOf('path' in model ? model.path : model.url);
+}
+
+function describe({ info }: RemoteService, model: BrowserModel | undefined): ModelInfo {
   const { modelName, architecture, kv, kvBits, expectedDivergence, device, maxSequences, ...rest } = info;
   return {
     ...rest,
-    name: modelName ?? architecture,
+    name: modelTitle(fileOf(model), modelName ?? architecture),
+    id: fileOf(model),
     device: device.name,
     threads: device.threads,
     deviceReason: device.why,

@@ -35,8 +35,8 @@ const PRESETS: readonly PresetChoice[] = [
 ];
 
 /** With a profile the last two are mead of 3 and 2 bits. */
-const MIMIR_PRESETS: readonly PresetChoice[] = [
-  { name: 'safe', bits: 8.56 },
+const CALIBRATED_PRESETS: readonly PresetChoice[] = [
+  { name: 'safe', bits: 8.56, agreement: 99.6 },
   { name: 'balanced', bits: 3 },
   { name: 'small', bits: 2, recall: 99.85 },
 ];
@@ -51,6 +51,6 @@ export const codecsFor = (hasProfile: boolean): readonly CacheChoice[] =>
 
 /** The presets, then the codecs. */
 export const cachesFor = (hasProfile: boolean): readonly CacheChoice[] => [
-  ...(hasProfile ? MIMIR_PRESETS : PRESETS),
+  ...(hasProfile ? CALIBRATED_PRESETS : PRESETS),
   ...codecsFor(hasProfile),
 ];

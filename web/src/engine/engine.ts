@@ -10,6 +10,8 @@ export interface Turn {
 /** The model that runs, and the format of its cache. */
 export interface ModelInfo {
   name: string;
+  /** Tells it from others, such as other quantizations of it. */
+  id: string;
   /** `wasm`, `webgpu` or `js`; why it was chosen. */
   device: string;
   threads: number;

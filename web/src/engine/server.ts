@@ -11,6 +11,7 @@ import {
   type ScoredToken,
   type Turn,
 } from './engine.ts';
+import { modelTitle } from './model-names.ts';
 import { readEvents } from './sse.ts';
 
 /** The JSON of GET /status that is used here. */
@@ -146,7 +147,8 @@ function describe({ model, info }: Status): ModelInfo {
   const { modelName, kv, kvBits, expectedDivergence, device, maxSequences, ...rest } = info!;
   return {
     ...rest,
-    name: modelName ?? model,
+    name: modelTitle(model, modelName),
+    id: model,
     device: device.name,
     threads: device.threads,
     deviceReason: device.why,

@@ -8,6 +8,8 @@ export interface StoredModel {
   /** For `openStoredModel`. */
   path: string;
   bytes: number;
+  /** Where it comes from: an address, or a file that was chosen. */
+  source?: string;
   /** Not while its download was interrupted. */
   isComplete: boolean;
 }
@@ -33,7 +35,10 @@ export async function readStorage(): Promise<Storage> {
   });
   return {
     models: await Promise.all(
-      models.map(async model => ({ ...model, isComplete: await isComplete(model.folder, model.bytes) })),
+      models.map(async model => {
+        const { source, bytes } = await readInfo(model.folder);
+        return { ...model, source, isComplete: bytes === model.bytes };
+      }),
     ),
     caches: { count: caches.length, bytes: caches.reduce((sum, { bytes }) => sum + bytes, 0) },
     usage,
@@ -41,14 +46,18 @@ export async function readStorage(): Promise<Storage> {
   };
 }
 
-/** Beside a model there is a file that says how large it is. */
-async function isComplete(folder: string, bytes: number): Promise<boolean> {
+/** Beside a model there is a file that says where it comes from, and how large it is. */
+async function readInfo(folder: string): Promise<{ source?: string; bytes?: number }> {
   try {
-    return JSON.parse(await (await openStored(`${folder}/info.json`)).text()).bytes === bytes;
+    return JSON.parse(await (await openStored(`${folder}/info.json`)).text());
   } catch {
-    return false;
+    return {};
   }
 }
+
+/** Where a stored model comes from. */
+export const readSource = async (path: string): Promise<string | undefined> =>
+  (await readInfo(path.slice(0, path.lastIndexOf('/')))).source;
 
 /** A model that was stored before. */
 export const openStoredModel = (path: string): Promise<File> => openStored(path);

@@ -156,7 +156,7 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
       show();
     }
     const { finish, usage } = next.value;
-    const { name: model, codec } = engine.info;
+    const { id: model, codec } = engine.info;
     message = {
       ...message,
       stats: {

@@ -1,5 +1,6 @@
 /** What one can do with the conversations. */
 import { batch } from '@preact/signals';
+import { deleteAllProfiles } from '../engine/profiles.ts';
 import { deleteAllStored, deleteSession } from '../engine/sessions.ts';
 import { type AnswerOptions, answer, recoverAnswers, run, runs } from './answering.ts';
 import { before, type Conversation, type Message, newConversation, newId, withMessages } from './conversation.ts';
@@ -70,6 +71,7 @@ export async function removeAll(): Promise<void> {
   try {
     await deleteAllConversations();
     await deleteAllStored(ids);
+    await deleteAllProfiles();
   } catch (error) {
     showNotice((error as Error).message);
   }

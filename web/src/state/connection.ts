@@ -3,10 +3,11 @@ import { computed, signal } from '@preact/signals';
 import { type BrowserModel, type BrowserOptions, openBrowser } from '../engine/browser.ts';
 import { cachesFor, DEFAULT_CACHE } from '../engine/codecs.ts';
 import { type CacheUse, type Engine, EngineError } from '../engine/engine.ts';
-import { findHubFile, parseHubName } from '../engine/hub.ts';
+import { findHubFile, HUB, parseHubName } from '../engine/hub.ts';
+import { findKeptProfile, findProfile, keepProfile } from '../engine/profiles.ts';
 import { openServer } from '../engine/server.ts';
 import { findStoredModel } from '../engine/storage.ts';
-import { announcement } from './notice.ts';
+import { announcement, refuse } from './notice.ts';
 import { apiKey, change, type Settings, settings } from './settings.ts';
 
 export interface Connection {
@@ -32,6 +33,14 @@ const savedModel = () => {
 
 /** The model of this browser; undefined: Mimir. */
 export const browserModel = signal<BrowserModel | undefined>(savedModel());
+/** Its profile, if there is one. Mimir's comes with it. */
+export const browserProfile = signal<Blob | undefined>(undefined);
+/** Whether the model of this browser can have calibrated codecs. */
+export const hasProfile = computed(() => browserModel.value === undefined || browserProfile.value !== undefined);
+// A comparison runs in this browser, also while a server answers.
+void (browserModel.value && findKeptProfile(browserModel.value))?.then(kept => {
+  browserProfile.value ??= kept;
+});
 /** A file that was the model before the page was left. */
 export const missingFile = computed(() => {
   const { model } = settings.value;
@@ -117,14 +126,16 @@ async function findServer(onWait: (detail: string) => void): Promise<Engine | un
 /** The model before a change: one that turns out not to run is not opened again after a reload. */
 let lastGood = settings.value.model;
 
-async function openModel(options: Pick<BrowserOptions, 'onProgress' | 'signal'>): Promise<Engine> {
+type Loading = Pick<BrowserOptions, 'onProgress' | 'signal'>;
+
+async function openModel(options: Loading): Promise<Engine> {
   if (missingFile.value !== undefined)
     throw new EngineError(
       `${missingFile.value} was opened from a file, and a page may not open it again by itself. Choose it again.`,
     );
-  const { device, codec } = settings.value;
   const model = browserModel.value;
-  const engine = await openBrowser({ model, device, codec, ...options }).catch(error => {
+  const profile = model && (await findProfile(model, options.signal));
+  const engine = await openWithProfile(model, profile, options).catch(error => {
     if (error instanceof EngineError && error.reason === 'model') change({ model: lastGood });
     throw error;
   });
@@ -137,6 +148,31 @@ async function openModel(options: Pick<BrowserOptions, 'onProgress' | 'signal'>)
   return engine;
 }
 
+/** Opens a model with its profile; if that is of another model, or damaged, without it. */
+async function openWithProfile(
+  model: BrowserModel | undefined,
+  profile: Blob | undefined,
+  options: Loading,
+): Promise<Engine> {
+  const open = (used?: Blob) => {
+    browserProfile.value = used;
+    const isOffered = cachesFor(hasProfile.value).some(({ name }) => name === settings.value.codec);
+    if (!isOffered) change({ codec: DEFAULT_CACHE });
+    const { device, codec } = settings.value;
+    return openBrowser({ model, profile: used, device, codec, ...options });
+  };
+  try {
+    const engine = await open(profile);
+    if (model && profile) await keepProfile(model, profile);
+    return engine;
+  } catch (error) {
+    if (!profile || !(error instanceof EngineError) || error.reason !== 'model') throw error;
+    const engine = await open();
+    refuse(`The profile is not used. ${error.message}`);
+    return engine;
+  }
+}
+
 /** Changes settings, and opens the engine that they name. */
 export async function use(changed: Partial<Settings>): Promise<void> {
   change(changed);
@@ -146,27 +182,56 @@ export async function use(changed: Partial<Settings>): Promise<void> {
 /** Opens a model in this browser; undefined: Mimir. */
 export function useModel(model: BrowserModel | undefined): Promise<void> {
   browserModel.value = model;
-  const hasCodec = cachesFor(!model).some(({ name }) => name === settings.value.codec);
-  return use({
-    model: model && 'file' in model ? { fileName: model.file.name } : model,
-    ...(!hasCodec && { codec: DEFAULT_CACHE }),
-  });
+  return use({ model: model && savedFormOf(model) });
 }
 
-/** Opens a file as the model of this browser, and runs there. */
-export function openModelFile(file: File): Promise<void> {
+function savedFormOf(model: BrowserModel): Settings['model'] {
+  if ('file' in model) return { fileName: model.file.name };
+  return 'url' in model ? { url: model.url } : { path: model.path };
+}
+
+/** Opens a model in this browser, which answers from now on. */
+export function openHere(model: BrowserModel): Promise<void> {
   const { device } = settings.value;
   change({ place: 'browser', device: device === 'auto' ? 'wasm' : device });
-  return useModel({ file });
+  return useModel(model);
 }
 
+/** Opens files as the model of this browser: a model, its profile, or both. A profile alone is for the model in use. */
+export function openModelFiles(files: readonly File[]): Promise<void> {
+  const file = files.find(isModelFile);
+  const profile = files.find(isProfileFile);
+  const model = file ? { file } : browserModel.value;
+  if (!model) {
+    refuse('Mimir has its profile already. Open another model first, or its .gguf file together with the profile.');
+    return Promise.resolve();
+  }
+  return openHere({ ...model, ...(profile && { profile }) });
+}
+
+export const isModelFile = ({ name }: File): boolean => /\.gguf$/i.test(name);
+export const isProfileFile = ({ name }: File): boolean => /\.kvprofile$/i.test(name);
+
 /** Opens a model by its name on the hub, the address of its page there, or any other address of a .gguf file. */
-export async function loadNamedModel(name: string): Promise<void> {
-  const { hub } = settings.value;
+export async function loadNamedModel(name: string, onFound?: () => void): Promise<void> {
+  const hub = hubOf(settings.value);
   const hubName = parseHubName(name, hub);
-  if (!hubName && !/^https?:/.test(name.trim()))
+  if (!hubName && !/^(https?:|\.{0,2}\/)/.test(name.trim()))
     throw new EngineError(`${name} is no name of a model, such as owner/name:Q4_K_M, and no address.`);
-  await useModel({ url: hubName ? (await findHubFile(hubName, hub)).url : name.trim() });
+  const url = hubName ? (await findHubFile(hubName, hub)).url : new URL(name.trim(), document.baseURI).href;
+  onFound?.();
+  await openHere({ url });
+}
+
+/** Without the slash at its end. A path is one on this page's host. */
+const hubOf = ({ hub }: Settings): string => (hub ? new URL(hub, document.baseURI).href.replace(/\/+$/, '') : HUB);
+
+/** Where models are found by name; empty: the Hugging Face hub. Throws an error in plain words. */
+export function changeHub(text: string): void {
+  const hub = text.trim();
+  const isAddress = URL.canParse(hub, document.baseURI) && /^(https?:\/\/|\.{0,2}\/)/.test(hub);
+  if (hub && !isAddress) throw new EngineError(`${hub} is no address, such as https://hub.example.org or ./models.`);
+  change({ hub: hub || undefined });
 }
 
 /** Goes back to the model before. A download that has begun goes on when its model is loaded again. */

@@ -116,8 +116,8 @@ export const before = (messages: readonly Message[], id: string): readonly Messa
   );
 
 /** Tokens in the cache after the last answer: none, if it was made with another model or codec. */
-export function cachedTokens(messages: readonly Message[], { name, codec }: ModelInfo): number {
+export function cachedTokens(messages: readonly Message[], { id, codec }: Pick<ModelInfo, 'id' | 'codec'>): number {
   const stats = messages.findLast(({ stats }) => stats)?.stats;
-  if (stats?.codec !== codec || (stats.model ?? name) !== name) return 0;
+  if (stats?.codec !== codec || (stats.model ?? id) !== id) return 0;
   return stats.promptTokens + stats.completionTokens;
 }

@@ -5,7 +5,7 @@ import { readAddress } from '../compare/address.ts';
 import { codecsFor } from '../engine/codecs.ts';
 import { messages, run, runs, tokensInCache } from '../state/answering.ts';
 import { send, startNew, stop } from '../state/chat.ts';
-import { browserModel, connection } from '../state/connection.ts';
+import { connection } from '../state/connection.ts';
 import { current } from '../state/conversations.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement, closeNotice, notice } from '../state/notice.ts';
@@ -66,7 +66,7 @@ export function App() {
     const openShared = () => {
       const address = readAddress(
         location.hash,
-        codecsFor(!browserModel.value).map(({ name }) => name),
+        codecsFor(true).map(({ name }) => name),
       );
       if (!address) return;
       isComparing.value = true;

@@ -1,7 +1,7 @@
 /** Files can be dropped anywhere on the page. */
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
-import { openModelFile } from '../state/connection.ts';
+import { isModelFile, isProfileFile, openModelFiles } from '../state/connection.ts';
 import { addFiles } from './attachments.tsx';
 
 export function DropTarget() {
@@ -20,8 +20,7 @@ export function DropTarget() {
         event.preventDefault();
         isDragging.value = false;
         const files = [...(event.dataTransfer?.files ?? [])];
-        const model = files.find(({ name }) => /\.gguf$/i.test(name));
-        if (model) void openModelFile(model);
+        if (files.some(file => isModelFile(file) || isProfileFile(file))) void openModelFiles(files);
         else void addFiles(files);
       },
     };

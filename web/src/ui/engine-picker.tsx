@@ -1,10 +1,19 @@
 /** Where the model runs, and the preset or codec of its cache; what the engine in use cannot change is not shown. */
-import type { BrowserModel } from '../engine/browser.ts';
+import { fileOf } from '../engine/browser.ts';
 import { cachesFor } from '../engine/codecs.ts';
 import { canStore } from '../engine/storage.ts';
 import { formatBytes } from '../format.ts';
 import { runs } from '../state/answering.ts';
-import { browserModel, connection, hasServer, missingFile, stopLoading, use, useModel } from '../state/connection.ts';
+import {
+  browserModel,
+  connection,
+  hasProfile,
+  hasServer,
+  missingFile,
+  stopLoading,
+  use,
+  useModel,
+} from '../state/connection.ts';
 import { type Settings, settings } from '../state/settings.ts';
 import { ModelFileButton } from './model-file-button.tsx';
 import { ModelList } from './model-list.tsx';
@@ -53,6 +62,10 @@ export function EnginePicker() {
           <CachePicker isBusy={isBusy} />
         </>
       )}
+      <details class="models">
+        <summary>Models from the hub</summary>
+        <ModelList isBusy={isBusy} />
+      </details>
     </section>
   );
 }
@@ -63,7 +76,7 @@ function ModelPicker({ isBusy }: { isBusy: boolean }) {
   return (
     <div class="field">
       <span>
-        Model: <strong>{missingFile.value ?? nameOf(model)}</strong>
+        Model: <strong>{missingFile.value ?? fileOf(model)}</strong>
       </span>
       {model && 'file' in model && canStore && (
         <span class="quiet">
@@ -91,17 +104,8 @@ function ModelPicker({ isBusy }: { isBusy: boolean }) {
           Pause
         </button>
       )}
-      <ModelList isBusy={isBusy} />
     </div>
   );
-}
-
-/** A file's name, or the end of its address or path. */
-function nameOf(model: BrowserModel | undefined): string {
-  if (model === undefined) return 'Mimir';
-  if ('file' in model) return model.file.name;
-  const path = 'path' in model ? model.path : decodeURIComponent(new URL(model.url, document.baseURI).pathname);
-  return path.split('/').at(-1) || path;
 }
 
 function CachePicker({ isBusy }: { isBusy: boolean }) {
@@ -114,7 +118,7 @@ function CachePicker({ isBusy }: { isBusy: boolean }) {
         <span>Bits</span>
         <span>{isMimir ? 'Recall' : 'As f16'}</span>
       </p>
-      {cachesFor(isMimir).map(({ name, bits, recall, agreement }) => (
+      {cachesFor(hasProfile.value).map(({ name, bits, recall, agreement }) => (
         <label key={name} class="codec">
           <input
             type="radio"
@@ -132,6 +136,18 @@ function CachePicker({ isBusy }: { isBusy: boolean }) {
           ? 'Recall: facts that Mimir finds in documents of 6,000 tokens. Bits: per number in the cache.'
           : 'As f16: how often the likeliest next token is the same. Measured with SmolLM2-135M on six kinds of text; your model may differ.'}
       </p>
+      {!isMimir && (
+        <p class="quiet">
+          {hasProfile.value
+            ? 'The profile of this model is used.'
+            : 'With a profile of this model (kvasir calibrate), mead2 and plans of 3 and 2 bits are here too.'}
+        </p>
+      )}
+      {!isMimir && !hasProfile.value && (
+        <span class="row">
+          <ModelFileButton label="Choose a .kvprofile file" accept=".kvprofile" isDisabled={isBusy} />
+        </span>
+      )}
     </fieldset>
   );
 }

@@ -120,7 +120,7 @@ function SpeedCard() {
       )}
       {last && read !== undefined && last.prefillSeconds > 0 && (
         <p class="quiet">
-          Last prompt: {formatCount(read)} tokens read in {last.prefillSeconds.toFixed(1)} s
+          Last prompt: {formatCount(read)} token{read === 1 ? '' : 's'} read in {last.prefillSeconds.toFixed(1)} s
           {last.reusedTokens > 0 && `, ${formatCount(last.reusedTokens)} reused`}
         </p>
       )}

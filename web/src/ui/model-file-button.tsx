@@ -1,8 +1,14 @@
-/** Chooses a model among the files of this computer. */
+/** Chooses a model, or the profile of the one in use, among the files of this computer. */
 import { useRef } from 'preact/hooks';
-import { useModel } from '../state/connection.ts';
+import { openModelFiles } from '../state/connection.ts';
 
-export function ModelFileButton({ label, isDisabled = false }: { label: string; isDisabled?: boolean }) {
+interface ButtonProps {
+  label: string;
+  accept?: '.gguf' | '.kvprofile';
+  isDisabled?: boolean;
+}
+
+export function ModelFileButton({ label, accept = '.gguf', isDisabled = false }: ButtonProps) {
   const picker = useRef<HTMLInputElement>(null);
   return (
     <>
@@ -13,11 +19,11 @@ export function ModelFileButton({ label, isDisabled = false }: { label: string; 
         ref={picker}
         type="file"
         hidden
-        accept=".gguf"
+        accept={accept}
         onChange={event => {
           const { currentTarget: input } = event;
-          const [file] = input.files ?? [];
-          if (file) void useModel({ file });
+          const files = [...(input.files ?? [])];
+          if (files.length > 0) void openModelFiles(files);
           // The same file can be chosen again after it has changed.
           input.value = '';
         }}

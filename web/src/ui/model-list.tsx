@@ -1,21 +1,34 @@
 /** Models at a click: those that are known to run here, and any other of the hub by its name or address. */
 import { useSignal } from '@preact/signals';
 import { CATALOGUE, type CatalogueModel } from '../engine/catalogue.ts';
+import { HUB } from '../engine/hub.ts';
 import { formatBytes, formatCount } from '../format.ts';
-import { loadNamedModel } from '../state/connection.ts';
-import { showNotice } from '../state/notice.ts';
+import { changeHub, loadNamedModel } from '../state/connection.ts';
+import { settings } from '../state/settings.ts';
 
-export function ModelList({ isBusy }: { isBusy: boolean }) {
+interface ListProps {
+  isBusy: boolean;
+  /** Called when a model has been found, and is being loaded. */
+  onLoad?(): void;
+}
+
+export function ModelList({ isBusy, onLoad }: ListProps) {
   const isAsking = useSignal(false);
+  const problem = useSignal('');
   const load = async (name: string) => {
     isAsking.value = true;
-    await loadNamedModel(name).catch(error => showNotice((error as Error).message));
-    isAsking.value = false;
+    problem.value = '';
+    try {
+      await loadNamedModel(name, onLoad);
+    } catch (error) {
+      problem.value = (error as Error).message;
+    } finally {
+      isAsking.value = false;
+    }
   };
   const isDisabled = isBusy || isAsking.value;
   return (
-    <details class="models">
-      <summary>Models from the hub</summary>
+    <div class="models-list">
       <ul>
         {CATALOGUE.map(model => (
           <ModelItem key={model.hub} model={model} isDisabled={isDisabled} onLoad={() => void load(model.hub)} />
@@ -40,9 +53,38 @@ export function ModelList({ isBusy }: { isBusy: boolean }) {
           Load
         </button>
       </form>
-    </details>
+      {problem.value && (
+        <p class="problem" role="alert">
+          {problem.value}
+        </p>
+      )}
+      <HubField
+        onChange={text => {
+          problem.value = '';
+          try {
+            changeHub(text);
+          } catch (error) {
+            problem.value = (error as Error).message;
+          }
+        }}
+      />
+    </div>
   );
 }
+
+/** Where names of models are looked up: the hub, or a mirror of it. */
+const HubField = ({ onChange }: { onChange(text: string): void }) => (
+  <label class="field">
+    <span>Hub, or a mirror of it</span>
+    <input
+      type="text"
+      inputMode="url"
+      value={settings.value.hub ?? ''}
+      placeholder={HUB}
+      onChange={event => onChange(event.currentTarget.value)}
+    />
+  </label>
+);
 
 interface ItemProps {
   model: CatalogueModel;
@@ -59,7 +101,7 @@ function ModelItem({ model, isDisabled, onLoad }: ItemProps) {
         <span class="quiet">
           {' '}
           {formatBytes(bytes)}, {license}. {formatCount(context)} tokens take {formatBytes(packedBytes)} packed,{' '}
-          {formatBytes(f16Bytes)} in f16.{fitsHere(bytes + packedBytes) ? '' : ' More than this device may have.'}
+          {formatBytes(f16Bytes)} in f16.{describeFit(model)}
         </span>
       </span>
       <button type="button" class="button slim" disabled={isDisabled} onClick={onLoad} aria-label={`Load ${title}`}>
@@ -70,7 +112,10 @@ function ModelItem({ model, isDisabled, onLoad }: ItemProps) {
 }
 
 /** Browsers tell the memory of the device in GiB, rounded, at most 8 or 32; others tell nothing. */
-function fitsHere(bytes: number): boolean {
+function describeFit({ bytes, packedBytes, f16Bytes }: CatalogueModel): string {
   const { deviceMemory } = navigator as { deviceMemory?: number };
-  return deviceMemory === undefined || bytes < 0.5 * deviceMemory * 2 ** 30;
+  if (deviceMemory === undefined) return '';
+  const free = 0.5 * deviceMemory * 2 ** 30;
+  if (bytes + f16Bytes < free) return ' Both fit here.';
+  return bytes + packedBytes < free ? ' Only packed they fit here.' : ' More than this device may have.';
 }

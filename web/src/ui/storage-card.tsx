@@ -1,11 +1,12 @@
 /** What this site has stored in the browser, with the means to delete it. */
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
-import { canStore, deleteStoredFiles, readStorage, type Storage } from '../engine/storage.ts';
+import { deleteProfile } from '../engine/profiles.ts';
+import { canStore, deleteStoredFiles, readStorage, type Storage, type StoredModel } from '../engine/storage.ts';
 import { formatBytes, formatCount } from '../format.ts';
 import { runs } from '../state/answering.ts';
 import { removeAll } from '../state/chat.ts';
-import { connection, useModel } from '../state/connection.ts';
+import { connection, openHere } from '../state/connection.ts';
 import { conversations } from '../state/conversations.ts';
 import { showNotice } from '../state/notice.ts';
 import { askToDelete } from './deletion.tsx';
@@ -16,15 +17,15 @@ export function StorageCard() {
   const refresh = async () => {
     if (canStore) storage.value = await readStorage();
   };
-  const remove = async (path?: string) => {
-    await (path ? deleteStoredFiles(path).catch(error => showNotice(error.message)) : removeAll());
+  const remove = async ({ folder, path }: StoredModel) => {
+    await deleteProfile({ path });
+    await deleteStoredFiles(folder).catch(error => showNotice(error.message));
     await refresh();
   };
   // Models and caches are stored when one is loaded, and after an answer.
   useEffect(() => void refresh(), [connection.value.phase, runs.value.size, conversations.value.length]);
   const { models = [], caches, usage = 0, quota = 0 } = storage.value ?? {};
   const count = conversations.value.length;
-  const { phase, place } = connection.value;
   return (
     <section class="card" aria-labelledby="storage-title">
       <h2 id="storage-title">Stored in this browser</h2>
@@ -35,32 +36,22 @@ export function StorageCard() {
             {!!caches?.count && <span class="quiet">, caches {formatBytes(caches.bytes)}</span>}
           </span>
         </li>
-        {models.map(({ name, folder, path, bytes, isComplete }) => (
-          <li key={folder}>
-            <span class="stored-name">{name}</span>
-            <span class="quiet">{formatBytes(bytes)}</span>
-            {isComplete && place === 'browser' && (
-              <button
-                type="button"
-                class="button slim"
-                disabled={phase === 'opening'}
-                onClick={() => void useModel({ path })}
-                aria-label={`Use ${name}`}
-              >
-                Use
-              </button>
-            )}
+        {models.map(model => (
+          <li key={model.folder}>
+            <span class="stored-name">{model.name}</span>
+            <span class="quiet">{formatBytes(model.bytes)}</span>
+            <OpenButton model={model} />
             <button
               type="button"
               class="icon-button small"
               onClick={() =>
                 askToDelete({
-                  question: `Delete ${name}?`,
+                  question: `Delete ${model.name}?`,
                   detail: 'Then it must be downloaded or chosen again.',
-                  onConfirm: () => void remove(folder),
+                  onConfirm: () => void remove(model),
                 })
               }
-              aria-label={`Delete ${name}`}
+              aria-label={`Delete ${model.name}`}
             >
               <DeleteIcon />
             </button>
@@ -76,12 +67,29 @@ export function StorageCard() {
         <button
           type="button"
           class="button slim"
-          onClick={() => askToDelete({ ...DELETE_ALL, onConfirm: () => void remove() })}
+          onClick={() => askToDelete({ ...DELETE_ALL, onConfirm: () => void removeAll().then(refresh) })}
         >
           Delete all that is stored
         </button>
       )}
     </section>
+  );
+}
+
+/** Opens a stored model, or goes on with its download. */
+function OpenButton({ model: { name, path, source, isComplete } }: { model: StoredModel }) {
+  const canGoOn = source !== undefined && URL.canParse(source);
+  if (!isComplete && !canGoOn) return null;
+  return (
+    <button
+      type="button"
+      class="button slim"
+      disabled={connection.value.phase === 'opening'}
+      onClick={() => void openHere(isComplete ? { path } : { url: source! })}
+      aria-label={isComplete ? `Use ${name}` : `Go on with the download of ${name}`}
+    >
+      {isComplete ? 'Use' : 'Go on'}
+    </button>
   );
 }
 

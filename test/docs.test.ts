@@ -20,7 +20,8 @@ const pages = [
   'examples/README.md',
   'models/MIMIR.md',
   'train/README.md',
-  ...filesBelow('docs'),
+  // Bytes of a picture may look like a link.
+  ...filesBelow('docs').filter(path => !path.endsWith('.png')),
 ];
 const files = ['src', 'web', 'test', 'bench', 'scripts', 'train', 'models', 'docs'].flatMap(filesBelow);
 const sources = files

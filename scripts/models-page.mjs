@@ -75,17 +75,18 @@ Weights: ${Object.keys(weightFormats).join(', ')}.
 ## Held against llama.cpp
 
 \`npm run bench -- architectures --out docs/architectures.json\` builds a tiny model of every architecture, with random
-weights and the metadata that makes its layers differ, and compares it with llama.cpp on ${measured.tokens} random tokens, more
-than its windows have:
+weights, the metadata that makes its layers differ, and short windows, and compares it with llama.cpp on up to
+${measured.tokens} random tokens:
 
 ${measuredTable}
 
 - js, wasm, webgpu: divergence of the next-token distributions from llama.cpp's, in nats per token, with f16 caches; .003 is
-  the limit of the tests, which is how far llama.cpp is from itself. webgpu is ${measured.gpu ?? 'not measured'}.
+  the limit of the tests, which is how far llama.cpp is from itself. webgpu runs on ${measured.gpu}; an empty cell was not
+  measured.
 - same answers: on wasm with tq4, tokens and log probabilities are equal, bit for bit, whether the prompt is read, found in
   the cache, or restored from a session.
-- window, f16 cache of 32K: what the cache of 32,768 tokens takes with the windows of a well-known model (in ${measured.layers}
-  layers or more), relative to a cache without windows. \`kvasir inspect\` has the bytes of your model.
+- window, f16 cache of 32K: with the window of a well-known model and ${measured.layers} layers or more, the bytes of 32,768 tokens
+  relative to a cache without windows. \`kvasir inspect\` has those of your model.
 
 ## Not supported
 

@@ -59,7 +59,7 @@ it('every option in an error message of the library is named by `option`', () =>
     [...source.matchAll(/\b(?:option|optionError)\('(\w+)'/g)].map(([, name]) => name),
   );
   const known = { ...loadRules, ...chatRules, ...promptRules };
-  const ofOthers = ['from', 'onlyTexts', 'probeTokens', 'data', 'runCode'];
+  const ofOthers = ['from', 'onlyTexts', 'probeTokens', 'data', 'shots', 'lengths', 'runCode'];
   expect(named.filter(name => !Object.hasOwn(known, name) && !ofOthers.includes(name))).toEqual([]);
   expect(named).toContain('kvMemory');
 });

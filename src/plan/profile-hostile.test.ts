@@ -1,6 +1,7 @@
 /** Hostile profiles: whatever the bytes, decoding ends soon in a typed error or in a profile that is safe to use. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { cpuTime } from '../../test/support/cpu-time.ts';
 import { FormatError, KvasirError } from '../util/errors.ts';
 import { smallContent, withChecksum, withHeader, withHeaderText } from './profile.case.ts';
 import { decodeProfile, encodeProfile, type Profile } from './profile.ts';
@@ -141,14 +142,14 @@ describe('a header', () => {
   });
 
   it('that is nested deeply or very long is refused quickly', async () => {
-    const before = performance.now();
+    const before = cpuTime();
     for (const text of [
       '['.repeat(2 ** 20),
       `${'{"a":'.repeat(2 ** 18)}1${'}'.repeat(2 ** 18)}`,
       '"'.padEnd(2 ** 24, 'a'),
     ])
       await expect(decodeProfile(await withHeaderText(text, bytes))).rejects.toThrow(FormatError);
-    expect(performance.now() - before).toBeLessThan(10_000);
+    expect(cpuTime() - before).toBeLessThan(10_000);
   });
 
   it('with counts far beyond the file allocates nothing', async () => {

@@ -45,6 +45,8 @@ export default defineConfig({
     // For what hangs: the tests of the software GPU take half a minute when all workers compute.
     testTimeout: 120_000,
     hookTimeout: 120_000,
+    // The same for what is waited for.
+    expect: { poll: { timeout: 30_000 } },
     setupFiles: ['test/support/setup.ts'],
     sequence: { sequencer: LongestFirst },
     // More than cores: tests of servers, browsers and package managers wait for much of their time.

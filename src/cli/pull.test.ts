@@ -68,7 +68,7 @@ test('--json --quiet prints the result and nothing else', async () => {
 test('Ctrl-C prints the command that resumes the download', async () => {
   hub.hangAfter = 50_000;
   const running = kvasir('pull', repo, '--revision', 'v1');
-  await vi.waitFor(() => expect(hub.servedBytes).toBe(50_000));
+  await expect.poll(() => hub.servedBytes).toBe(50_000);
   const ours = process.listeners('SIGINT').at(-1);
   ours?.('SIGINT');
   await running;

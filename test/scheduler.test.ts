@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { Result, Stream, Token } from '../src/index.ts';
 import { CapacityError, InputError } from '../src/util/errors.ts';
-import { type Generations, openGenerations } from './support/generations.ts';
+import { expectReleased, type Generations, openGenerations } from './support/generations.ts';
 import { load, words } from './support/lifetimes.ts';
 
 const greedy = (maxTokens: number) => ({ temperature: 0, ignoreEos: true, maxTokens });
@@ -14,19 +14,6 @@ const promptOf = (i: number) => `${String.fromCharCode(65 + i).repeat(3)} ${word
 const alone = async (on: Generations, prompt: string, maxTokens: number) =>
   (await on.ask(prompt, { ...greedy(maxTokens), tenant: 'alone' }).result()).ids;
 const idsOf = async (stream: Stream<Token>) => (await stream.result()).ids;
-
-/** Nothing is held but pages that are kept for later prompts. */
-function expectReleased({ cache, scheduler, engine }: Generations): void {
-  expect(scheduler.stats).toMatchObject({ waiting: 0, running: 0 });
-  const { sharedLeaves, idleSequences, used, cachedBytes } = cache.stats;
-  expect({ sharedLeaves, idleSequences, held: used - cachedBytes }).toEqual({
-    sharedLeaves: 0,
-    idleSequences: 0,
-    held: 0,
-  });
-  const { weights, scratch } = engine.bytes;
-  if (engine.device.name === 'js') expect(engine.device.allocatedBytes).toBe(weights + scratch + cachedBytes);
-}
 
 describe('continuous batching', () => {
   it('eight requests share their passes', async () => {

@@ -1,7 +1,7 @@
 /** Guessed tokens change nothing but the time: an answer has the same tokens and log probabilities, bit for bit. */
 import { describe, expect, it } from 'vitest';
 import type { GenerateOptions, Result } from '../src/index.ts';
-import { type Generations, type GenerationsOptions, openGenerations } from './support/generations.ts';
+import { expectReleased, type Generations, type GenerationsOptions, openGenerations } from './support/generations.ts';
 import { typed } from './support/gguf-writer.ts';
 import { words } from './support/lifetimes.ts';
 import { matrix } from './support/matrix.ts';
@@ -49,16 +49,6 @@ async function expectSameText(options: GenerationsOptions, asked: readonly Gener
   expect(plain.drafted).toBe(0);
   expect(guessed.found).toEqual(plain.found);
   return guessed;
-}
-
-function expectReleased({ cache, scheduler }: Generations): void {
-  expect(scheduler.stats).toMatchObject({ waiting: 0, running: 0 });
-  const { sharedLeaves, idleSequences, used, cachedBytes } = cache.stats;
-  expect({ sharedLeaves, idleSequences, held: used - cachedBytes }).toEqual({
-    sharedLeaves: 0,
-    idleSequences: 0,
-    held: 0,
-  });
 }
 
 /** Some guesses are right, and some are wrong. */

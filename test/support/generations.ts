@@ -1,5 +1,6 @@
 /** A model and its scheduler, with a device that counts passes, can fail, and can sample as a GPU does. */
 
+import { expect } from 'vitest';
 import type { KvCache } from '../../src/cache/kv-cache.ts';
 import { type Conversation, createConversation } from '../../src/chat/conversation.ts';
 import { parseSpec } from '../../src/codec/spec.ts';
@@ -146,4 +147,17 @@ function sampleOnDevice({ device }: Engine): { passesAhead: number; failure?: Er
     embed.call(device, table, known, out);
   };
   return state;
+}
+
+/** Nothing is held but pages that are kept for later prompts. */
+export function expectReleased({ cache, scheduler, engine }: Generations): void {
+  expect(scheduler.stats).toMatchObject({ waiting: 0, running: 0 });
+  const { sharedLeaves, idleSequences, used, cachedBytes } = cache.stats;
+  expect({ sharedLeaves, idleSequences, held: used - cachedBytes }).toEqual({
+    sharedLeaves: 0,
+    idleSequences: 0,
+    held: 0,
+  });
+  const { weights, scratch } = engine.bytes;
+  if (engine.device.name === 'js') expect(engine.device.allocatedBytes).toBe(weights + scratch + cachedBytes);
 }

@@ -16,7 +16,7 @@ function yieldInPasses({ engine }: Generations): void {
 it.each([false, true])(
   'a prompt is read, and its pages are read back meanwhile, samples on the device: %s',
   async samples => {
-    const on = await openGenerations({ prefillChunk: 24, samples });
+    const on = await openGenerations({ prefillChunk: 8, samples });
     const expected = (await on.ask(text, { ...greedy, tenant: 'alone' }).result()).ids;
     yieldInPasses(on);
     const ids = on.engine.tokenizer.encode(text);

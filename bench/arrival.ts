@@ -17,6 +17,7 @@ interface Options {
   threads: string;
   /** Tokens that each chat writes before the prompt arrives. */
   tokens: string;
+  share?: string;
   json: boolean;
 }
 
@@ -29,8 +30,9 @@ const target = { gap: 6, prompt: 1.5 };
 export async function benchArrival(options: Options): Promise<void> {
   const { kv } = options;
   const [length, chats, threads, tokens] = [options.prompt, options.chats, options.threads, options.tokens].map(Number);
-  const load = () =>
-    loadModel(options.model, { device: 'wasm', threads, kv, context: Math.max(length, CHAT_PROMPT) + CHAT_TOKENS });
+  const prefillShare = options.share === undefined ? undefined : Number(options.share);
+  const context = Math.max(length, CHAT_PROMPT) + CHAT_TOKENS;
+  const load = () => loadModel(options.model, { device: 'wasm', threads, kv, context, prefillShare });
   const prompt = promptTokens(length, 100);
   // Two models: in the second one, nothing of the prompt is known.
   await using quiet = await load();

@@ -37,7 +37,7 @@ const usage = `usage: npm run bench -- NAME [options]
               --model FILE --kv SPECS --depths 0,1024,4096 --sequences 1,2,4,8,16 --threads N --tokens 32 --rounds 3
               --no-peers
   arrival     a long prompt arrives while chats are being written: gaps between their tokens, and the prompt's time
-              --model FILE --kv SPEC --prompt 16384 --chats 4 --tokens 64 --threads N
+              --model FILE --kv SPEC --prompt 16384 --chats 4 --tokens 64 --share .9 --threads N
   speculate   decoding speed with and without guessed tokens, by how much the answer repeats
               --model FILE --kv SPEC --tokens 256 --rounds 3 --threads N
   prefix      time to first token of a prompt whose beginning is known, and of an edited chat
@@ -93,6 +93,7 @@ const { positionals, values } = parseArgs({
     tokens: { type: 'string' },
     rounds: { type: 'string', default: '3' },
     chats: { type: 'string' },
+    share: { type: 'string' },
     turns: { type: 'string', default: '4' },
     documents: { type: 'string', default: '4' },
     wllama: { type: 'string' },

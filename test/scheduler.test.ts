@@ -63,6 +63,22 @@ describe('continuous batching', () => {
     expectReleased(on);
   });
 
+  it('prefillShare is the part of the time that prompts get beside answers', async () => {
+    const mixedPasses = async (prefillShare: number) => {
+      // A token takes 41 ms, and each row of a prompt adds 1 ms.
+      const on = await openGenerations({ prefillChunk: 64, prefillShare, msPerPass: 40, msPerRow: 1 });
+      const chat = on.ask(promptOf(0), greedy(200));
+      for (let i = 0; i < 10; i++) await chat.next();
+      await on.ask(words.repeat(2).slice(0, 400), greedy(1)).result();
+      await chat.return();
+      return on.passes.slice(1).filter(rows => rows > 1);
+    };
+    const [few, more] = [await mixedPasses(0.2), await mixedPasses(0.5)];
+    expect(Math.max(...few)).toBeLessThanOrEqual(1 + 41 / 4);
+    expect(Math.max(...more)).toBeGreaterThan(30);
+    expect(more.length).toBeLessThan(0.7 * few.length);
+  });
+
   it('many that wait for the same document look at it once, not in every pass', async () => {
     const on = await openGenerations({ prefillChunk: 16 });
     const { known, fits } = on.cache;

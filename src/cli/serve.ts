@@ -36,6 +36,7 @@ interface Options extends ModelOptions {
   apiKey?: string[];
   apiKeys?: string;
   maxSequences?: number;
+  prefillShare?: number;
   maxQueue: number;
   maxOutput: number;
   maxBody?: number;
@@ -82,6 +83,11 @@ export function addServe(program: Command): void {
 const serveOptions = (): Command =>
   addModelOptions(new Command().optionsGroup('Model:'))
     .option('--max-sequences <n>', 'answers that run at the same time (default: 32, on webgpu 64)', parseCount)
+    .option(
+      '--prefill-share <x>',
+      'part of the time for new prompts while answers are written, 0 to 1 (default: at most .75)',
+      parseNumber,
+    )
     .option('--no-batch-invariant', 'faster with many answers on a GPU; their last bits then depend on what else runs')
     .option('--engine-timeout <s>', 'seconds per pass; then the engine is restarted', parseSeconds, MAX_PASS_MS / 1000)
     .optionsGroup('Clients:')
@@ -137,13 +143,13 @@ async function run(model: string, options: Options): Promise<void> {
   const [{ createApp }, { listen }] = await Promise.all([import('../server/app.ts'), import('../server/serve.ts')]);
   const tenants = await readTenants(options);
   const logger = await createLogger(options.logLevel);
-  const { host, port, cors, logRequests, logPrompts, maxSequences, batchInvariant } = options;
+  const { host, port, cors, logRequests, logPrompts, maxSequences, prefillShare, batchInvariant } = options;
   // A bar on a terminal, elsewhere lines of the log.
   const stream = process.stderr.isTTY ? process.stderr : { write: (line: string) => logger.info(line.trim()) };
   const progress = createProgress({ title: 'loading', unit: 'B', stream });
   const backend = startBackend({
     model,
-    loadOptions: { ...(await loadOptions(model, options)), maxSequences, batchInvariant },
+    loadOptions: { ...(await loadOptions(model, options)), maxSequences, prefillShare, batchInvariant },
     maxPassMs: options.engineTimeout * 1000,
     onEvent: event => {
       if (event.type === 'progress') return progress.update(event.progress.done, event.progress.total);

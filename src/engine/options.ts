@@ -39,6 +39,7 @@ export const loadRules = {
   kvMemory: bytes,
   kvMode: oneOf(...kvModes),
   maxSequences: integer(1),
+  prefillShare: number('a number above 0 and below 1', value => value > 0 && value < 1),
   pageTokens: integer(1),
   context: integer(1),
   overflow: oneOf('error', 'slide'),

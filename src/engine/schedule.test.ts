@@ -150,6 +150,14 @@ describe('the number of prompt rows', () => {
     expect(promptRowsPerPass({ perPromptRow: 1000, decode: 20 }, true, 256)).toBe(1);
   });
 
+  it('takes the share of the time that was asked for while others decode, and always makes progress', () => {
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 40 }, true, 256, 0.8)).toBe(160);
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 40 }, true, 256, 0.2)).toBe(10);
+    expect(promptRowsPerPass({ perPromptRow: 20, decode: 40 }, true, 256, 0.2)).toBe(1);
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 40 }, true, 64, 0.8)).toBe(64);
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 40 }, false, 256, 0.2)).toBe(250);
+  });
+
   it('grows where a pass costs nearly the same for few rows as for many, also after a slow first pass', () => {
     const cost = (rows: number) => 16 + 0.15 * rows;
     let times = notePass({ decode: 4 }, { decodeRows: 1, promptRows: 64, ms: 3000 });

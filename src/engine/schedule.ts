@@ -174,13 +174,19 @@ export interface PassTimes {
   perDraftRow?: number;
 }
 
-/** Prompt rows in the next pass. */
-export function promptRowsPerPass({ perPromptRow, decode }: PassTimes, decoding: boolean, maxRows: number): number {
+/** Prompt rows in the next pass. While tokens are decoded, they take `share` of its time, if that is given. */
+export function promptRowsPerPass(
+  { perPromptRow, decode }: PassTimes,
+  decoding: boolean,
+  maxRows: number,
+  share?: number,
+): number {
   if (perPromptRow === undefined) return maxRows;
   const rowsIn = (ms: number, min: number) => Math.max(min, Math.min(maxRows, Math.floor(ms / perPromptRow)));
   // One pass reads the weights once: without other rows, that is shared by the prompt's rows.
   if (!decoding) return rowsIn(PASS_MS, MIN_PROMPT_ROWS);
   const decodeMs = decode ?? MIXED_PASS_MS;
+  if (share !== undefined) return rowsIn((decodeMs * share) / (1 - share), 1);
   const longest = Math.min((MAX_SLOWDOWN - 1) * decodeMs, Math.max(MIXED_PASS_MS, decodeMs));
   return rowsIn(Math.max(MIN_MIXED_PASS_MS, longest), 1);
 }

@@ -39,6 +39,8 @@ export interface SchedulerStats {
 
 export interface SchedulerOptions {
   maxSequences: number;
+  /** The part of a pass's time that prompts get while tokens are decoded. Default: see `promptRowsPerPass`. */
+  prefillShare?: number;
   /** Checks the codes of sealed pages. */
   guard?: Guard;
   /** Whether tokens are guessed (drafter.ts), where the host samples. Default: false. */
@@ -64,7 +66,7 @@ export function createScheduler(
   engine: Engine,
   cache: KvCache,
   plan: Plan,
-  { maxSequences, guard, speculate }: SchedulerOptions,
+  { maxSequences, prefillShare, guard, speculate }: SchedulerOptions,
 ): Scheduler {
   let wakeUp: () => void = () => {};
   const wake = () => wakeUp();
@@ -84,7 +86,7 @@ export function createScheduler(
     const active = [...running].filter(task => !task.ended);
     const { rows } = engine.batchSize;
     const decodes = active.some(({ promptRows }) => promptRows === 0);
-    return chooseRows(active, rows, promptRowsPerPass(times, decodes, rows));
+    return chooseRows(active, rows, promptRowsPerPass(times, decodes, rows, prefillShare));
   };
 
   /** Guesses tokens where no prompt waits for rows, and nobody must make room for them. */

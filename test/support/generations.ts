@@ -35,6 +35,7 @@ export interface GenerationsOptions {
   prefillChunk?: number;
   /** Samples on the device, so that the scheduler runs one pass ahead. Needs `device: 'js'`. */
   samples?: boolean;
+  prefillShare?: number;
   /** Default: false. */
   speculate?: boolean;
 }
@@ -69,7 +70,8 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
   let clock = 0;
   if (msPerRow + msPerPass > 0) engine.now = () => clock;
   const cache = engine.openCache(plan, { context, overflow, capacity });
-  const scheduler = createScheduler(engine, cache, plan, { maxSequences, speculate: options.speculate });
+  const { prefillShare, speculate } = options;
+  const scheduler = createScheduler(engine, cache, plan, { maxSequences, prefillShare, speculate });
   const passes: number[] = [];
   let failure: Error | undefined;
   const { embed, rmsNorm } = engine.device;

@@ -237,6 +237,45 @@ describe('an answer that goes on', () => {
     expect(goOn(opened, { content: 'One' }, ', two')).toEqual(['<think>\n\n</think>\n\nOne', '', ', two']);
   });
 
+  describe('next to tools', () => {
+    const tools: Tool[] = [
+      { type: 'function', function: { name: 'weather', parameters: { properties: { city: { type: 'string' } } } } },
+    ];
+    const args = '{"city": "Oslo"}';
+    const withTools = (source: string, begun: string, rest: string) => {
+      const model = { tokenizer, template: createChatTemplate({ source }), constraints: createConstraints(tokenizer) };
+      const messages = [
+        { role: 'user', content: 'Hi' },
+        { role: 'assistant', content: begun },
+      ];
+      const { prompt, parser, output } = prepareAnswer(model, messages, { continueAnswer: true, tools });
+      expect(tokenizer.decode(prompt, { includeSpecialTokens: true }).endsWith(`assistant\n${begun}`)).toBe(true);
+      const parts = [parser.push(rest), parser.end()];
+      const names = parts.flatMap(({ calls }) => calls.flatMap(({ name = [] }) => name));
+      return { text: parts.map(({ text }) => text).join(''), names, isConstrained: output.constraint !== undefined };
+    };
+    const hermes = `<tool_call>\n{"name": "weather", "arguments": ${args}}\n</tool_call>`;
+
+    it('may call after its text', () => {
+      expect(withTools(CHATML, 'Let me see.', `\n${hermes}`)).toMatchObject({ text: '', names: ['weather'] });
+      const written = `{"name": "weather", "arguments": ${args}}`;
+      expect(withTools(CHATML, 'Let me see.', `\n${written}`)).toMatchObject({ text: '', names: ['weather'] });
+    });
+
+    it.each(['{', '<', '```', 'a <tool_call'])('does not repeat %j, which could begin a call', begun => {
+      expect(withTools(CHATML, begun, ' "name": 1}')).toMatchObject({ text: ' "name": 1}', names: [] });
+      expect(withTools(thinking, begun, ' "name": 1}')).toMatchObject({ text: ' "name": 1}', names: [] });
+    });
+
+    it('is free text in the format of Llama 3, where a call begins the answer', () => {
+      const llama = `${CHATML}{# tools <|python_tag|> #}`;
+      expect(withTools(llama, 'Well', ', {')).toEqual({ text: ', {', names: [], isConstrained: false });
+      expect(withTools(llama, '', `{"name": "weather", "parameters": ${args}}`)).toEqual({
+        ...{ text: '', names: ['weather'], isConstrained: true },
+      });
+    });
+  });
+
   it('has no control tokens of its own', () => {
     const model = {
       tokenizer,
@@ -300,6 +339,7 @@ describe('answers in channels', () => {
       const { reasoning, text: more } = parser.push(rest);
       return [...text, reasoning, more];
     };
+    expect(goOn({ content: 'a <' }, ' b')).toEqual(['<|channel|>final<|message|>a <', '', ' b']);
     expect(goOn({ content: 'Hel' }, 'lo.')).toEqual(['<|channel|>final<|message|>Hel', '', 'lo.']);
     expect(goOn({ reasoning_content: 'H' }, 'm.')).toEqual(['<|channel|>analysis<|message|>H', 'm.', '']);
     const both = ['<|channel|>analysis<|message|>Hm.<|end|>', '<|channel|>final<|message|>Hel', '', 'lo.'];

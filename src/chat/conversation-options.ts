@@ -19,7 +19,7 @@ export interface ChatOptions extends GenerateOptions {
   parallelToolCalls?: boolean;
   /**
    * The last message, of the assistant, is the beginning of the answer: only what follows it is generated. Not with a
-   * schema or tools. Default: false.
+   * schema or a `toolChoice` that asks for a call. Default: false.
    */
   continueAnswer?: boolean;
 }

@@ -12,6 +12,7 @@ import { describeValue, isPlainObject } from '../util/describe-value.ts';
 import { InputError, optionError } from '../util/errors.ts';
 import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../util/rules.ts';
 import type { AnswerRequest, EncodeChatOptions } from './answer-stream.ts';
+import { mayContinueAnswer } from './begun-answer.ts';
 import { checkToolChoice, checkTools, isToolChoice } from './tools.ts';
 
 export { checkContent, checkMessages };
@@ -50,7 +51,7 @@ const toolRules = {
   toolChoice: rule("'auto', 'none', 'required' or { name }", isToolChoice),
 };
 
-export const encodeChatRules = { ...renderRules, ...toolRules, maxTokens: integer(1) };
+export const encodeChatRules = { ...renderRules, ...toolRules, continueAnswer: boolean, maxTokens: integer(1) };
 
 export const chatRules = {
   ...generateRules,
@@ -80,9 +81,12 @@ export function checkChatOptions(options: unknown): void {
   const { tools, toolChoice = 'auto' } = (options ?? {}) as AnswerRequest;
   checkToolChoice(toolChoice, tools);
   checkConstrained(options);
-  const { continueAnswer, schema } = (options ?? {}) as AnswerRequest;
-  if (continueAnswer && (schema !== undefined || (tools?.length && toolChoice !== 'none')))
-    throw optionError('continueAnswer', 'cannot be used with a schema or tools: an answer goes on as free text.');
+  const request = (options ?? {}) as AnswerRequest;
+  if (request.continueAnswer && !mayContinueAnswer(request))
+    throw optionError(
+      'continueAnswer',
+      'cannot be used with a schema or a tool that must be called: an answer goes on as free text.',
+    );
 }
 
 export const checkDecodeLeavesOptions = (options: unknown): void =>

@@ -1,5 +1,6 @@
 /** POST /v1/chat/completions. */
 import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from '../chat/answer.ts';
+import { endsWithBegunAnswer, mayContinueAnswer } from '../chat/begun-answer.ts';
 import type { ChatOptions } from '../chat/conversation-options.ts';
 import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
@@ -50,13 +51,16 @@ export async function runChat(
   const { limits, jobs, tenant, signal, onAnswer } = exchange;
   const choices = request.n ?? 1;
   const messages = request.messages.map(toMessage);
-  const options = chatOptions(request, limits);
+  const asked = chatOptions(request, limits);
+  // Unless the client says, a last message of the assistant goes on if it can, as on llama.cpp's and Ollama's servers.
+  const goesOn = endsWithBegunAnswer(messages) && mayContinueAnswer(asked);
+  const options = { ...asked, continueAnswer: request.continue_final_message ?? goesOn };
   noteTools(exchange, options, request.tools?.map(toIgnored));
   if (request.functions?.length) exchange.notify('functions is ignored: this server takes tools only.');
   const slot = requestedSlot(request, choices);
   const cacheSalt = request.cache_salt ?? undefined;
-  const { render, tools, toolChoice } = options;
-  await explainCache(exchange, messages, { ...render, tools, toolChoice, cacheSalt });
+  const { render, tools, toolChoice, continueAnswer } = options;
+  await explainCache(exchange, messages, { ...render, tools, toolChoice, continueAnswer, cacheSalt });
   return jobs.run<AnswerDelta>({
     ...{ tenant, signal, choices, onAnswer },
     promptLength: JSON.stringify(messages).length,
@@ -109,7 +113,6 @@ function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
     ...toolOptions(toTools(request.tools), toToolChoice(request.tool_choice), request.tools?.map(toIgnored)),
     parallelToolCalls: request.parallel_tool_calls ?? undefined,
     schema: schemaOf(request.response_format),
-    continueAnswer: request.continue_final_message ?? undefined,
   };
 }
 

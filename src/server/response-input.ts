@@ -48,6 +48,8 @@ export function toChatRequest(request: ResponsesRequest, conversation: readonly 
     tool_choice: choice != null && typeof choice !== 'string' ? { type: 'function', function: choice } : choice,
     parallel_tool_calls: request.parallel_tool_calls,
     response_format: responseFormat(text?.format),
+    // An item of the assistant is whole: OpenAI's API answers it with another one.
+    continue_final_message: false,
     cache_salt: request.cache_salt,
     chat_template_kwargs: variables,
   };

@@ -75,7 +75,17 @@ describe('an answer', () => {
         message: expect.stringMatching(/^continue_final_message needs a last message with the role 'assistant'/),
       },
     });
+    // As llama.cpp's server, also by itself.
+    const byItself = await json(PATH, { messages: begun, ...greedy(7), ...slot });
+    expect(byItself.choices[0].message.content).toBe(rest.choices[0].message.content);
+    const { prompt_tokens: another } = (
+      await json(PATH, { messages: begun, ...greedy(1), continue_final_message: false })
+    ).usage;
+    expect(another).toBeGreaterThan(rest.usage.prompt_tokens);
     const format = { type: 'json_object' };
+    // A form is not that of a text that has begun: it is of an answer that follows.
+    const object = await json(PATH, { messages: begun, max_tokens: 60, response_format: format });
+    expect(object.usage.prompt_tokens).toBe(another);
     expect(await json(PATH, { messages: begun, continue_final_message: true, response_format: format })).toMatchObject({
       error: { param: 'continue_final_message', message: expect.stringMatching(/cannot be used with a schema/) },
     });

@@ -204,6 +204,14 @@ describe('calls that are written as text', () => {
     expect(read(`${call}\n${call}`, { parallelToolCalls: false })).toEqual({ text: call, calls: [oslo] });
   });
 
+  it('are of the allowed tools; the prompt has all', () => {
+    expect(read(call, { allowedTools: ['get_weather'] })).toEqual({ text: '', calls: [oslo] });
+    expect(read(call, { allowedTools: ['stop'] })).toEqual({ text: call, calls: [] });
+    const model = { tokenizer, template, constraints: createConstraints(tokenizer) };
+    const prompt = (request: AnswerRequest) => prepareAnswer(model, [{ role: 'user', content: 'Hi' }], request).prompt;
+    expect(prompt({ tools, allowedTools: ['stop'] })).toEqual(prompt({ tools }));
+  });
+
   it('are the answer itself, if it must satisfy a schema', () => {
     const schema = { type: 'object', properties: { name: { type: 'string' }, arguments: parameters } };
     expect(read(call, { schema })).toEqual({ text: call, calls: [] });

@@ -24,6 +24,7 @@ export interface AnswerRequest {
   render?: RenderOptions;
   tools?: readonly Tool[];
   toolChoice?: ToolChoice;
+  allowedTools?: readonly string[];
   parallelToolCalls?: boolean;
   schema?: JsonSchema;
   continueAnswer?: boolean;
@@ -72,7 +73,7 @@ export function prepareAnswer(
   const unenforced = asked?.grammar.unenforced ?? [];
   const callsTools = usesTools(request);
   const parser = channels
-    ? createChannelParser(callsTools ? tools?.map(tool => tool.function.name) : [])
+    ? createChannelParser(callsTools ? callableTools(request).map(tool => tool.function.name) : [])
     : createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning, begun });
   // It has read the headers before. Not the text: what of it may become a marker would be held back, and then repeated.
   if (channels) for (const marker of markers) parser.push(marker);
@@ -93,12 +94,16 @@ export function prepareAnswer(
 }
 
 /** Free text may have calls that the grammar does not know: they must satisfy what it would enforce. */
-function callRules({ tools = [], toolChoice = 'auto', parallelToolCalls = true, schema }: AnswerRequest) {
-  const parameters = new Map(tools.map(({ function: { name, parameters } }) => [name, parameters]));
+function callRules(request: AnswerRequest) {
+  const { toolChoice = 'auto', parallelToolCalls = true, schema } = request;
+  const parameters = new Map(callableTools(request).map(({ function: { name, parameters } }) => [name, parameters]));
   const acceptCall: ParserOptions['acceptCall'] = ({ name, arguments: given }, before) =>
     (before === 0 || parallelToolCalls) && satisfies(given, parameters.get(name) ?? {});
   return { names: [...parameters.keys()], ...(toolChoice === 'auto' && schema === undefined && { acceptCall }) };
 }
+
+const callableTools = ({ tools = [], allowedTools }: AnswerRequest): readonly Tool[] =>
+  allowedTools ? tools.filter(tool => allowedTools.includes(tool.function.name)) : tools;
 
 const usesTools = ({ tools, toolChoice }: Pick<AnswerRequest, 'tools' | 'toolChoice'>): boolean =>
   tools !== undefined && tools.length > 0 && toolChoice !== 'none';
@@ -157,7 +162,7 @@ function encodeMessages(
 /** The grammar that a request asks for, and its key. Throws an InputError if it cannot be enforced. */
 export function answerGrammar(
   model: Pick<AnswerModel, 'template' | 'constraints'>,
-  { tools = [], toolChoice = 'auto', parallelToolCalls, schema }: AnswerRequest,
+  { tools = [], toolChoice = 'auto', allowedTools, parallelToolCalls, schema }: AnswerRequest,
 ): { key: string; grammar: Grammar } | undefined {
   const { constraints } = model;
   const { channels, callFormat: format } = formatOf(model);
@@ -165,7 +170,7 @@ export function answerGrammar(
     // Free text, and calls by name: the parser takes them from any channel.
     if (channels && toolChoice === 'auto' && schema === undefined) return undefined;
     const isParallel = parallelToolCalls ?? toolChoice === 'auto';
-    const use = { toolChoice, isParallel, format, schema };
+    const use = { toolChoice, allowedTools, isParallel, format, schema };
     const key = toolsKey(tools, use);
     return { key, grammar: constraints.grammar(key, () => toolsGrammar(tools, use)) };
   }

@@ -62,13 +62,14 @@ export function checkChat(answerer: Answerer, options: ChatOptions): void {
 export const streamDeltas = (
   answerer: Answerer,
   messages: readonly ChatMessage[],
-  { render, tools, toolChoice, parallelToolCalls, continueAnswer, ...options }: ChatOptions,
+  { render, tools, toolChoice, allowedTools, parallelToolCalls, continueAnswer, ...options }: ChatOptions,
 ): StreamBody<AnswerDelta> =>
   async function* (cancellation, result) {
     const { context, ids } = answerer;
     const { tokenizer, template } = context.engine;
     const model = { tokenizer, template, constraints: constraintsOf(answerer, options) };
-    const request = { render, tools, toolChoice, parallelToolCalls, continueAnswer, schema: options.schema };
+    const callable = { tools, toolChoice, allowedTools, parallelToolCalls };
+    const request = { render, ...callable, continueAnswer, schema: options.schema };
     const answer = prepareAnswer(model, messages, { ...request, maxPromptTokens: maxPromptTokens(context) });
     result.notices.push(...answer.notices);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);

@@ -12,6 +12,8 @@ export interface ChatOptions extends GenerateOptions {
   tools?: readonly Tool[];
   /** Default: `auto` if there are tools. */
   toolChoice?: ToolChoice;
+  /** Names of the tools that this answer may call. The prompt has all `tools`, so that its prefix stays in the cache. Default: all. */
+  allowedTools?: readonly string[];
   /**
    * Whether an answer may have several calls. Default: true for `auto`, otherwise false, since a model that must call
    * often does not know when to stop.

@@ -13,7 +13,7 @@ import { InputError, optionError } from '../util/errors.ts';
 import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../util/rules.ts';
 import type { AnswerRequest, EncodeChatOptions } from './answer-stream.ts';
 import { mayContinueAnswer } from './begun-answer.ts';
-import { checkToolChoice, checkTools, isToolChoice } from './tools.ts';
+import { checkAllowedTools, checkToolChoice, checkTools, isToolChoice } from './tools.ts';
 
 export { checkContent, checkMessages };
 
@@ -51,11 +51,17 @@ const toolRules = {
   toolChoice: rule("'auto', 'none', 'required' or { name }", isToolChoice),
 };
 
+const allowedTools = rule(
+  'an array of names of tools, one or more',
+  value => Array.isArray(value) && value.length > 0 && value.every(name => typeof name === 'string'),
+);
+
 export const encodeChatRules = { ...renderRules, ...toolRules, continueAnswer: boolean, maxTokens: integer(1) };
 
 export const chatRules = {
   ...generateRules,
   ...toolRules,
+  allowedTools,
   parallelToolCalls: boolean,
   continueAnswer: boolean,
   render: ((value, name) => checkOptions('chat', value, renderRules, `${name}.`)) satisfies Rule,
@@ -78,10 +84,11 @@ const conversationRules = {
 
 export function checkChatOptions(options: unknown): void {
   checkOptions('chat', options, chatRules);
-  const { tools, toolChoice = 'auto' } = (options ?? {}) as AnswerRequest;
-  checkToolChoice(toolChoice, tools);
-  checkConstrained(options);
   const request = (options ?? {}) as AnswerRequest;
+  const { tools, toolChoice = 'auto', allowedTools } = request;
+  checkToolChoice(toolChoice, tools);
+  checkAllowedTools(allowedTools, toolChoice, tools);
+  checkConstrained(options);
   if (request.continueAnswer && !mayContinueAnswer(request))
     throw optionError(
       'continueAnswer',

@@ -50,6 +50,16 @@ describe.each([
       { toolChoice: { name: 'add' }, isParallel: true },
       { text: false, one: true, another: false, two: false },
     ],
+    [
+      'auto, only the allowed ones',
+      { toolChoice: 'auto', allowedTools: ['add'], isParallel: true },
+      { text: true, one: true, another: false, two: false },
+    ],
+    [
+      'required, only the allowed ones',
+      { toolChoice: 'required', allowedTools: ['ask'], isParallel: true },
+      { text: false, one: false, another: true, two: false },
+    ],
   ])('%s', (_, use, expected) => expect(allowed(use)).toEqual(expected));
 });
 

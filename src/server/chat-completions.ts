@@ -1,5 +1,5 @@
 /** POST /v1/chat/completions. */
-import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from '../chat/answer.ts';
+import type { AnswerDelta, Tool, ToolCallDelta } from '../chat/answer.ts';
 import { endsWithBegunAnswer, mayContinueAnswer } from '../chat/begun-answer.ts';
 import type { ChatOptions } from '../chat/conversation-options.ts';
 import type { Result } from '../engine/stream.ts';
@@ -106,11 +106,13 @@ function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
   const { chat_template_kwargs: variables } = request;
   if (request.top_logprobs != null && !request.logprobs)
     throw invalidRequest('top_logprobs needs logprobs: true.', 'top_logprobs');
+  const { toolChoice, allowedTools } = toToolChoice(request.tool_choice);
   return {
     ...samplingOptions(request, request.max_completion_tokens ?? request.max_tokens, limits),
     ...(request.logprobs && { logprobs: request.top_logprobs ?? 0 }),
     ...(variables && { render: { variables } }),
-    ...toolOptions(toTools(request.tools), toToolChoice(request.tool_choice), request.tools?.map(toIgnored)),
+    ...toolOptions(toTools(request.tools), toolChoice, request.tools?.map(toIgnored)),
+    allowedTools,
     parallelToolCalls: request.parallel_tool_calls ?? undefined,
     schema: schemaOf(request.response_format),
   };
@@ -128,8 +130,17 @@ export const toTools = (tools: readonly OpenaiTool[] | null | undefined): Tool[]
 export const toIgnored = ({ type }: Pick<OpenaiTool, 'type'>): IgnoredTool | undefined =>
   type === 'function' ? undefined : { type };
 
-const toToolChoice = (choice: ChatRequest['tool_choice']): ToolChoice | undefined =>
-  choice == null || typeof choice === 'string' ? (choice ?? undefined) : { name: choice.function.name };
+type CallOptions = Pick<ChatOptions, 'toolChoice' | 'allowedTools'>;
+
+function toToolChoice(choice: ChatRequest['tool_choice']): CallOptions {
+  if (choice == null) return {};
+  if (typeof choice === 'string') return { toolChoice: choice };
+  if (choice.type === 'function') return { toolChoice: { name: choice.function.name } };
+  const { mode, tools } = choice.allowed_tools;
+  const allowedTools = tools.flatMap(({ type, function: called }) => (type === 'function' && called?.name) || []);
+  // Tools of other types are ignored: none is left to call.
+  return allowedTools.length > 0 ? { toolChoice: mode, allowedTools } : { toolChoice: 'none' };
+}
 
 /** The JSON Schema that the answer must satisfy; `true`: any JSON object. */
 function schemaOf(format: ChatRequest['response_format']): ChatOptions['schema'] {
@@ -142,6 +153,7 @@ function fieldOf(path: string, { tools, response_format: format }: ChatRequest):
   return withRequestIndex(path, tools?.map(toIgnored))
     .replace(/^schema\b/, schema)
     .replace(/^render\.variables\b/, 'chat_template_kwargs')
+    .replace(/^allowedTools\b/, 'tool_choice.allowed_tools.tools')
     .replace(/^continueAnswer\b/, 'continue_final_message');
 }
 

@@ -74,8 +74,19 @@ const toolChoice = z.union(
   [
     z.enum(['auto', 'none', 'required']),
     z.object({ type: z.literal('function'), function: z.object({ name: z.string() }) }),
+    z.object({
+      type: z.literal('allowed_tools'),
+      allowed_tools: z.object({
+        mode: z.enum(['auto', 'required']),
+        tools: z.array(z.object({ type: z.string(), function: z.object({ name: z.string() }).nullish() })).min(1),
+      }),
+    }),
   ],
-  { error: 'must be "auto", "none", "required" or { "type": "function", "function": { "name" } }' },
+  {
+    error:
+      'must be "auto", "none", "required", { "type": "function", "function": { "name" } } or ' +
+      '{ "type": "allowed_tools", "allowed_tools": { "mode", "tools" } }',
+  },
 );
 
 const responseFormat = z.discriminatedUnion(

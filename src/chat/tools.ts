@@ -95,7 +95,8 @@ export function describeTools(messages: readonly ChatMessage[], tools: readonly 
     '</tool_call>',
   ].join('\n');
   const [first, ...rest] = messages.map(withCallsAsText);
-  if (first?.role !== 'system') return [{ role: 'system', content: described }, ...(first ? [first] : []), ...rest];
+  if (first?.role !== 'system' && first?.role !== 'developer')
+    return [{ role: 'system', content: described }, ...(first ? [first] : []), ...rest];
   return [{ ...first, content: `${contentText(first)}\n\n${described}` }, ...rest];
 }
 

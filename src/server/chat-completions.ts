@@ -103,14 +103,14 @@ export function toMessage({ content, ...fields }: OpenaiMessage): ChatMessage {
 }
 
 function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
-  const { chat_template_kwargs: variables } = request;
+  const variables = { ...effortVariables(request.reasoning_effort), ...request.chat_template_kwargs };
   if (request.top_logprobs != null && !request.logprobs)
     throw invalidRequest('top_logprobs needs logprobs: true.', 'top_logprobs');
   const { toolChoice, allowedTools } = toToolChoice(request.tool_choice);
   return {
     ...samplingOptions(request, request.max_completion_tokens ?? request.max_tokens, limits),
     ...(request.logprobs && { logprobs: request.top_logprobs ?? 0 }),
-    ...(variables && { render: { variables } }),
+    render: { variables },
     ...toolOptions(toTools(request.tools), toolChoice, request.tools?.map(toIgnored)),
     allowedTools,
     parallelToolCalls: request.parallel_tool_calls ?? undefined,
@@ -129,6 +129,10 @@ export const toTools = (tools: readonly OpenaiTool[] | null | undefined): Tool[]
 /** A tool of another type; undefined if it is a function. */
 export const toIgnored = ({ type }: Pick<OpenaiTool, 'type'>): IgnoredTool | undefined =>
   type === 'function' ? undefined : { type };
+
+/** As templates know it: of Qwen3 and others whether it thinks, of gpt-oss how much. */
+const effortVariables = (effort: ChatRequest['reasoning_effort']) =>
+  effort == null ? {} : { enable_thinking: effort !== 'none', reasoning_effort: effort };
 
 type CallOptions = Pick<ChatOptions, 'toolChoice' | 'allowedTools'>;
 

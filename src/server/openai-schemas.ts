@@ -117,6 +117,7 @@ export const chatSchema = (limits: Limits) =>
     // What tools were before they were called tools.
     functions: z.array(z.unknown()).nullish(),
     parallel_tool_calls: flag,
+    reasoning_effort: z.string().max(100).nullish(),
     chat_template_kwargs: jsonObject.nullish(),
     // vLLM's.
     continue_final_message: flag,

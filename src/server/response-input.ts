@@ -26,11 +26,6 @@ export function conversationOf({ responses, tenant }: Exchange, request: Respons
 
 export function toChatRequest(request: ResponsesRequest, conversation: readonly OpenaiMessage[]): ChatRequest {
   const { tools, tool_choice: choice, text, reasoning, instructions, include } = request;
-  const effort = reasoning?.effort;
-  const variables = {
-    ...(effort != null && { enable_thinking: effort !== 'none', reasoning_effort: effort }),
-    ...request.chat_template_kwargs,
-  };
   const wantsLogprobs = request.top_logprobs != null || include?.includes('message.output_text.logprobs');
   return {
     messages: joinSystemMessages([
@@ -48,7 +43,8 @@ export function toChatRequest(request: ResponsesRequest, conversation: readonly 
     // An item of the assistant is whole: OpenAI's API answers it with another one.
     continue_final_message: false,
     cache_salt: request.cache_salt,
-    chat_template_kwargs: variables,
+    reasoning_effort: reasoning?.effort,
+    chat_template_kwargs: request.chat_template_kwargs,
   };
 }
 

@@ -204,6 +204,14 @@ describe('calls that are written as text', () => {
     expect(read(`${call}\n${call}`, { parallelToolCalls: false })).toEqual({ text: call, calls: [oslo] });
   });
 
+  it('are of the allowed tools; the prompt has all', () => {
+    expect(read(call, { allowedTools: ['get_weather'] })).toEqual({ text: '', calls: [oslo] });
+    expect(read(call, { allowedTools: ['stop'] })).toEqual({ text: call, calls: [] });
+    const model = { tokenizer, template, constraints: createConstraints(tokenizer) };
+    const prompt = (request: AnswerRequest) => prepareAnswer(model, [{ role: 'user', content: 'Hi' }], request).prompt;
+    expect(prompt({ tools, allowedTools: ['stop'] })).toEqual(prompt({ tools }));
+  });
+
   it('are the answer itself, if it must satisfy a schema', () => {
     const schema = { type: 'object', properties: { name: { type: 'string' }, arguments: parameters } };
     expect(read(call, { schema })).toEqual({ text: call, calls: [] });
@@ -235,6 +243,45 @@ describe('an answer that goes on', () => {
     expect(goOn(thinking, { reasoning_content: 'Hm' }, ', so</think>One')).toEqual(['<think>\nHm', ', so', 'One']);
     expect(goOn(opened, both, ', two')).toEqual(['<think>\nHm.\n</think>\n\nOne', '', ', two']);
     expect(goOn(opened, { content: 'One' }, ', two')).toEqual(['<think>\n\n</think>\n\nOne', '', ', two']);
+  });
+
+  describe('next to tools', () => {
+    const tools: Tool[] = [
+      { type: 'function', function: { name: 'weather', parameters: { properties: { city: { type: 'string' } } } } },
+    ];
+    const args = '{"city": "Oslo"}';
+    const withTools = (source: string, begun: string, rest: string) => {
+      const model = { tokenizer, template: createChatTemplate({ source }), constraints: createConstraints(tokenizer) };
+      const messages = [
+        { role: 'user', content: 'Hi' },
+        { role: 'assistant', content: begun },
+      ];
+      const { prompt, parser, output } = prepareAnswer(model, messages, { continueAnswer: true, tools });
+      expect(tokenizer.decode(prompt, { includeSpecialTokens: true }).endsWith(`assistant\n${begun}`)).toBe(true);
+      const parts = [parser.push(rest), parser.end()];
+      const names = parts.flatMap(({ calls }) => calls.flatMap(({ name = [] }) => name));
+      return { text: parts.map(({ text }) => text).join(''), names, isConstrained: output.constraint !== undefined };
+    };
+    const hermes = `<tool_call>\n{"name": "weather", "arguments": ${args}}\n</tool_call>`;
+
+    it('may call after its text', () => {
+      expect(withTools(CHATML, 'Let me see.', `\n${hermes}`)).toMatchObject({ text: '', names: ['weather'] });
+      const written = `{"name": "weather", "arguments": ${args}}`;
+      expect(withTools(CHATML, 'Let me see.', `\n${written}`)).toMatchObject({ text: '', names: ['weather'] });
+    });
+
+    it.each(['{', '<', '```', 'a <tool_call'])('does not repeat %j, which could begin a call', begun => {
+      expect(withTools(CHATML, begun, ' "name": 1}')).toMatchObject({ text: ' "name": 1}', names: [] });
+      expect(withTools(thinking, begun, ' "name": 1}')).toMatchObject({ text: ' "name": 1}', names: [] });
+    });
+
+    it('is free text in the format of Llama 3, where a call begins the answer', () => {
+      const llama = `${CHATML}{# tools <|python_tag|> #}`;
+      expect(withTools(llama, 'Well', ', {')).toEqual({ text: ', {', names: [], isConstrained: false });
+      expect(withTools(llama, '', `{"name": "weather", "parameters": ${args}}`)).toEqual({
+        ...{ text: '', names: ['weather'], isConstrained: true },
+      });
+    });
   });
 
   it('has no control tokens of its own', () => {
@@ -300,6 +347,7 @@ describe('answers in channels', () => {
       const { reasoning, text: more } = parser.push(rest);
       return [...text, reasoning, more];
     };
+    expect(goOn({ content: 'a <' }, ' b')).toEqual(['<|channel|>final<|message|>a <', '', ' b']);
     expect(goOn({ content: 'Hel' }, 'lo.')).toEqual(['<|channel|>final<|message|>Hel', '', 'lo.']);
     expect(goOn({ reasoning_content: 'H' }, 'm.')).toEqual(['<|channel|>analysis<|message|>H', 'm.', '']);
     const both = ['<|channel|>analysis<|message|>Hm.<|end|>', '<|channel|>final<|message|>Hel', '', 'lo.'];

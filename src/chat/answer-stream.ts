@@ -11,6 +11,7 @@ import { type CallFormat, createAnswerParser, detectAnswerFormat, type ParserOpt
 import type { AnswerParser } from '../model/answer-parts.ts';
 import { CHANNEL_MARKERS, createChannelParser } from '../model/channels.ts';
 import { type AnswerStart, encodeChat } from '../model/chat.ts';
+import { textOf } from '../model/message.ts';
 import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
 import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
@@ -23,6 +24,7 @@ export interface AnswerRequest {
   render?: RenderOptions;
   tools?: readonly Tool[];
   toolChoice?: ToolChoice;
+  allowedTools?: readonly string[];
   parallelToolCalls?: boolean;
   schema?: JsonSchema;
   continueAnswer?: boolean;
@@ -35,6 +37,8 @@ export interface EncodeChatOptions extends RenderOptions {
   /** Functions that the model may call, as in `chat`: they are part of its prompt. */
   tools?: readonly Tool[];
   toolChoice?: ToolChoice;
+  /** The last message, of the assistant, is the beginning of the answer: the prompt ends with its text. Default: false. */
+  continueAnswer?: boolean;
   /** A prompt with more tokens is a ContextError, which is thrown before all of it has been read. Default: no limit. */
   maxTokens?: number;
 }
@@ -59,23 +63,22 @@ export function prepareAnswer(
   { render, maxPromptTokens, ...request }: AnswerRequest,
 ): Answer {
   const { tokenizer, constraints } = model;
-  const { tools, toolChoice } = request;
-  const { thinks, channels, callFormat } = formatOf(model);
-  const [before, begun] = request.continueAnswer ? splitBegunAnswer(messages) : [messages];
-  const encoding = { ...render, tools, toolChoice, maxTokens: maxPromptTokens };
-  const prompt = encodePrompt(model, before, encoding);
-  const reasoning = thinks ? (endsThinking(tokenizer, prompt) ? 'open' : 'optional') : undefined;
-  const asked = answerGrammar(model, request);
+  const { tools, toolChoice, continueAnswer } = request;
+  const { channels, callFormat } = formatOf(model);
+  const encoding = { ...render, tools, toolChoice, continueAnswer, maxTokens: maxPromptTokens };
+  const { prompt, reasoning, begun, markers } = writePrompt(model, messages, encoding);
+  // A call of Llama's begins the answer: after other text there is none.
+  const isText = begun !== '' && callFormat === 'llama3';
+  const asked = isText ? undefined : answerGrammar(model, request);
   const unenforced = asked?.grammar.unenforced ?? [];
   const callsTools = usesTools(request);
   const parser = channels
-    ? createChannelParser(callsTools ? tools?.map(tool => tool.function.name) : [])
-    : createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning });
-  const answerStart = begun && writeBegunAnswer(begun, { channels, reasoning });
-  // It has read what was written before.
-  for (const part of answerStart ?? []) parser.push('marker' in part ? part.marker : part.text);
+    ? createChannelParser(callsTools ? callableTools(request).map(tool => tool.function.name) : [])
+    : createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning, begun });
+  // It has read the headers before. Not the text: what of it may become a marker would be held back, and then repeated.
+  if (channels) for (const marker of markers) parser.push(marker);
   return {
-    prompt: answerStart ? encodePrompt(model, before, { ...encoding, answerStart }) : prompt,
+    prompt,
     parser,
     output: {
       constraint:
@@ -91,12 +94,16 @@ export function prepareAnswer(
 }
 
 /** Free text may have calls that the grammar does not know: they must satisfy what it would enforce. */
-function callRules({ tools = [], toolChoice = 'auto', parallelToolCalls = true, schema }: AnswerRequest) {
-  const parameters = new Map(tools.map(({ function: { name, parameters } }) => [name, parameters]));
+function callRules(request: AnswerRequest) {
+  const { toolChoice = 'auto', parallelToolCalls = true, schema } = request;
+  const parameters = new Map(callableTools(request).map(({ function: { name, parameters } }) => [name, parameters]));
   const acceptCall: ParserOptions['acceptCall'] = ({ name, arguments: given }, before) =>
     (before === 0 || parallelToolCalls) && satisfies(given, parameters.get(name) ?? {});
   return { names: [...parameters.keys()], ...(toolChoice === 'auto' && schema === undefined && { acceptCall }) };
 }
+
+const callableTools = ({ tools = [], allowedTools }: AnswerRequest): readonly Tool[] =>
+  allowedTools ? tools.filter(tool => allowedTools.includes(tool.function.name)) : tools;
 
 const usesTools = ({ tools, toolChoice }: Pick<AnswerRequest, 'tools' | 'toolChoice'>): boolean =>
   tools !== undefined && tools.length > 0 && toolChoice !== 'none';
@@ -108,11 +115,42 @@ function formatOf({ template }: Pick<AnswerModel, 'template'>) {
   return { takesTools, thinks, channels, callFormat };
 }
 
-/** The prompt that asks for an answer. Tools that the template does not know are described in the system message. */
-export function encodePrompt(
-  model: Pick<AnswerModel, 'tokenizer' | 'template'>,
+type PromptModel = Pick<AnswerModel, 'tokenizer' | 'template'>;
+
+/** The prompt that asks for an answer, or for the rest of one that has begun. */
+export const encodePrompt = (
+  model: PromptModel,
   messages: readonly ChatMessage[],
-  { tools = [], toolChoice, ...render }: EncodeChatOptions & { answerStart?: AnswerStart } = {},
+  options: EncodeChatOptions = {},
+): number[] => writePrompt(model, messages, options).prompt;
+
+/** The prompt, and where in its format the answer goes on. */
+function writePrompt(
+  model: PromptModel,
+  messages: readonly ChatMessage[],
+  { continueAnswer, ...options }: EncodeChatOptions,
+) {
+  const { thinks, channels } = formatOf(model);
+  const [before, message] = continueAnswer ? splitBegunAnswer(messages) : [messages];
+  const prompt = encodeMessages(model, before, options);
+  const reasoning = thinks ? (endsThinking(model.tokenizer, prompt) ? 'open' : 'optional') : undefined;
+  if (!message) return { prompt, reasoning, begun: '', markers: [] } as const;
+  const answerStart = writeBegunAnswer(message, { channels, reasoning });
+  const [text, thought] = [textOf(message), message.reasoning_content ?? ''];
+  return {
+    prompt: encodeMessages(model, before, { ...options, answerStart }),
+    // Text is not followed by reasoning.
+    reasoning: text ? undefined : thought && thinks ? 'open' : reasoning,
+    begun: text || (thinks ? thought : ''),
+    markers: answerStart.flatMap(part => ('marker' in part ? [part.marker] : [])),
+  } as const;
+}
+
+/** Tools that the template does not know are described in the system message. */
+function encodeMessages(
+  model: PromptModel,
+  messages: readonly ChatMessage[],
+  { tools = [], toolChoice, ...render }: EncodeChatOptions & { answerStart?: AnswerStart },
 ): number[] {
   const encode = (list: readonly ChatMessage[], options: typeof render) =>
     encodeChat(model.tokenizer, model.template, list, options);
@@ -124,7 +162,7 @@ export function encodePrompt(
 /** The grammar that a request asks for, and its key. Throws an InputError if it cannot be enforced. */
 export function answerGrammar(
   model: Pick<AnswerModel, 'template' | 'constraints'>,
-  { tools = [], toolChoice = 'auto', parallelToolCalls, schema }: AnswerRequest,
+  { tools = [], toolChoice = 'auto', allowedTools, parallelToolCalls, schema }: AnswerRequest,
 ): { key: string; grammar: Grammar } | undefined {
   const { constraints } = model;
   const { channels, callFormat: format } = formatOf(model);
@@ -132,7 +170,7 @@ export function answerGrammar(
     // Free text, and calls by name: the parser takes them from any channel.
     if (channels && toolChoice === 'auto' && schema === undefined) return undefined;
     const isParallel = parallelToolCalls ?? toolChoice === 'auto';
-    const use = { toolChoice, isParallel, format, schema };
+    const use = { toolChoice, allowedTools, isParallel, format, schema };
     const key = toolsKey(tools, use);
     return { key, grammar: constraints.grammar(key, () => toolsGrammar(tools, use)) };
   }

@@ -10,6 +10,7 @@ import {
 import type { Constraints } from '../engine/grammar/constraint.ts';
 import type { StreamBody, Token } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
+import type { Tokenizer } from '../model/tokenizer.ts';
 import { optionError } from '../util/errors.ts';
 import type { AnswerDelta } from './answer.ts';
 import { answerGrammar, constrainText, prepareAnswer, streamParts } from './answer-stream.ts';
@@ -62,13 +63,14 @@ export function checkChat(answerer: Answerer, options: ChatOptions): void {
 export const streamDeltas = (
   answerer: Answerer,
   messages: readonly ChatMessage[],
-  { render, tools, toolChoice, parallelToolCalls, continueAnswer, ...options }: ChatOptions,
+  { render, tools, toolChoice, allowedTools, parallelToolCalls, continueAnswer, ...options }: ChatOptions,
 ): StreamBody<AnswerDelta> =>
   async function* (cancellation, result) {
     const { context, ids } = answerer;
     const { tokenizer, template } = context.engine;
     const model = { tokenizer, template, constraints: constraintsOf(answerer, options) };
-    const request = { render, tools, toolChoice, parallelToolCalls, continueAnswer, schema: options.schema };
+    const callable = { tools, toolChoice, allowedTools, parallelToolCalls };
+    const request = { render, ...callable, continueAnswer, schema: options.schema };
     const answer = prepareAnswer(model, messages, { ...request, maxPromptTokens: maxPromptTokens(context) });
     result.notices.push(...answer.notices);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
@@ -82,6 +84,16 @@ export const streamText = (...answer: Parameters<typeof streamDeltas>): StreamBo
     for await (const { text } of streamDeltas(...answer)(...run)) if (text) yield text;
   };
 
+/** The prompt that a text is. */
+export function encodeText(
+  tokenizer: Tokenizer,
+  text: string,
+  { suffix, ...options }: Pick<PromptOptions, 'parseSpecialTokens' | 'suffix'> & { maxTokens: number },
+): number[] {
+  const encoding = { bos: tokenizer.addBos, ...options };
+  return suffix === undefined ? tokenizer.encode(text, encoding) : tokenizer.encodeInfill(text, suffix, encoding);
+}
+
 /** Continues a prompt. Checks the options at once. */
 export function streamPrompt(answerer: Answerer, prompt: Prompt, promptOptions: PromptOptions): StreamBody<Token> {
   checkPrompt(prompt);
@@ -90,14 +102,10 @@ export function streamPrompt(answerer: Answerer, prompt: Prompt, promptOptions: 
   if (suffix !== undefined && typeof prompt !== 'string')
     throw optionError('suffix', 'needs a prompt that is a text; this one is token ids.');
   const { context } = answerer;
-  const { tokenizer } = context.engine;
   const constraint = constrainText(constraintsOf(answerer, options), options.schema);
-  const encode = (text: string) => {
-    const encoding = { bos: tokenizer.addBos, parseSpecialTokens, maxTokens: maxPromptTokens(context) };
-    return suffix === undefined ? tokenizer.encode(text, encoding) : tokenizer.encodeInfill(text, suffix, encoding);
-  };
+  const encoding = { parseSpecialTokens, suffix, maxTokens: maxPromptTokens(context) };
   return async function* (...run) {
-    const ids = typeof prompt === 'string' ? encode(prompt) : prompt;
+    const ids = typeof prompt === 'string' ? encodeText(context.engine.tokenizer, prompt, encoding) : prompt;
     yield* streamTokens(answerer, ids, options, { constraint })(...run);
   };
 }

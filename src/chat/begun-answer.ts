@@ -3,6 +3,9 @@ import { CHANNEL, END, MESSAGE, START } from '../model/channels.ts';
 import type { AnswerStart } from '../model/chat.ts';
 import { type ChatMessage, textOf } from '../model/message.ts';
 import { optionError } from '../util/errors.ts';
+import type { ChatOptions } from './conversation-options.ts';
+
+type AnswerForm = Pick<ChatOptions, 'schema' | 'tools' | 'toolChoice'>;
 
 interface BegunFormat {
   channels: boolean;
@@ -28,10 +31,20 @@ export function writeBegunAnswer(message: ChatMessage, { channels, reasoning: mo
   ];
 }
 
+/** Whether the last message may be the beginning of an answer. */
+export const endsWithBegunAnswer = (messages: readonly ChatMessage[]): boolean => {
+  const last = messages.at(-1);
+  return last?.role === 'assistant' && !last.tool_calls?.length;
+};
+
+/** Whether an answer may go on with a text that has begun it: only free text may have any beginning. */
+export const mayContinueAnswer = ({ schema, tools, toolChoice = 'auto' }: AnswerForm): boolean =>
+  schema === undefined && (!tools?.length || toolChoice === 'auto' || toolChoice === 'none');
+
 /** The messages before an answer that goes on, and its beginning. */
 export function splitBegunAnswer(messages: readonly ChatMessage[]): [readonly ChatMessage[], ChatMessage] {
   const last = messages.at(-1);
-  if (last?.role !== 'assistant' || last.tool_calls?.length)
+  if (!last || !endsWithBegunAnswer(messages))
     throw optionError(
       'continueAnswer',
       "needs a last message with the role 'assistant', without tool calls: the beginning of the answer.",

@@ -12,6 +12,8 @@ export interface ChatOptions extends GenerateOptions {
   tools?: readonly Tool[];
   /** Default: `auto` if there are tools. */
   toolChoice?: ToolChoice;
+  /** Names of the tools that this answer may call. The prompt has all `tools`, so that its prefix stays in the cache. Default: all. */
+  allowedTools?: readonly string[];
   /**
    * Whether an answer may have several calls. Default: true for `auto`, otherwise false, since a model that must call
    * often does not know when to stop.
@@ -19,7 +21,7 @@ export interface ChatOptions extends GenerateOptions {
   parallelToolCalls?: boolean;
   /**
    * The last message, of the assistant, is the beginning of the answer: only what follows it is generated. Not with a
-   * schema or tools. Default: false.
+   * schema or a `toolChoice` that asks for a call. Default: false.
    */
   continueAnswer?: boolean;
 }

@@ -12,7 +12,8 @@ import { describeValue, isPlainObject } from '../util/describe-value.ts';
 import { InputError, optionError } from '../util/errors.ts';
 import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../util/rules.ts';
 import type { AnswerRequest, EncodeChatOptions } from './answer-stream.ts';
-import { checkToolChoice, checkTools, isToolChoice } from './tools.ts';
+import { mayContinueAnswer } from './begun-answer.ts';
+import { checkAllowedTools, checkToolChoice, checkTools, isToolChoice } from './tools.ts';
 
 export { checkContent, checkMessages };
 
@@ -50,11 +51,17 @@ const toolRules = {
   toolChoice: rule("'auto', 'none', 'required' or { name }", isToolChoice),
 };
 
-export const encodeChatRules = { ...renderRules, ...toolRules, maxTokens: integer(1) };
+const allowedTools = rule(
+  'an array of names of tools, one or more',
+  value => Array.isArray(value) && value.length > 0 && value.every(name => typeof name === 'string'),
+);
+
+export const encodeChatRules = { ...renderRules, ...toolRules, continueAnswer: boolean, maxTokens: integer(1) };
 
 export const chatRules = {
   ...generateRules,
   ...toolRules,
+  allowedTools,
   parallelToolCalls: boolean,
   continueAnswer: boolean,
   render: ((value, name) => checkOptions('chat', value, renderRules, `${name}.`)) satisfies Rule,
@@ -77,12 +84,16 @@ const conversationRules = {
 
 export function checkChatOptions(options: unknown): void {
   checkOptions('chat', options, chatRules);
-  const { tools, toolChoice = 'auto' } = (options ?? {}) as AnswerRequest;
+  const request = (options ?? {}) as AnswerRequest;
+  const { tools, toolChoice = 'auto', allowedTools } = request;
   checkToolChoice(toolChoice, tools);
+  checkAllowedTools(allowedTools, toolChoice, tools);
   checkConstrained(options);
-  const { continueAnswer, schema } = (options ?? {}) as AnswerRequest;
-  if (continueAnswer && (schema !== undefined || (tools?.length && toolChoice !== 'none')))
-    throw optionError('continueAnswer', 'cannot be used with a schema or tools: an answer goes on as free text.');
+  if (request.continueAnswer && !mayContinueAnswer(request))
+    throw optionError(
+      'continueAnswer',
+      'cannot be used with a schema or a tool that must be called: an answer goes on as free text.',
+    );
 }
 
 export const checkDecodeLeavesOptions = (options: unknown): void =>

@@ -1,7 +1,7 @@
 /** How many calls an answer may have, and what may be around them. */
 import { beforeAll, describe, expect, it } from 'vitest';
 import { acceptsAnswer, openConstraints } from '../../test/support/constraints.ts';
-import { type ToolUse, toolsGrammar, toolsKey } from './tools.ts';
+import { describeTools, type ToolUse, toolsGrammar, toolsKey } from './tools.ts';
 
 let opened: Awaited<ReturnType<typeof openConstraints>>;
 beforeAll(async () => {
@@ -50,7 +50,24 @@ describe.each([
       { toolChoice: { name: 'add' }, isParallel: true },
       { text: false, one: true, another: false, two: false },
     ],
+    [
+      'auto, only the allowed ones',
+      { toolChoice: 'auto', allowedTools: ['add'], isParallel: true },
+      { text: true, one: true, another: false, two: false },
+    ],
+    [
+      'required, only the allowed ones',
+      { toolChoice: 'required', allowedTools: ['ask'], isParallel: true },
+      { text: false, one: false, another: true, two: false },
+    ],
   ])('%s', (_, use, expected) => expect(allowed(use)).toEqual(expected));
+});
+
+it.each(['system', 'developer'])('tools are described in the message of the %s that is there', role => {
+  const [first, ...rest] = describeTools([{ role, content: 'Be brief.' }], tools);
+  expect(first.role).toBe(role);
+  expect(first.content).toMatch(/^Be brief\.\n\nYou can call functions/);
+  expect(rest).toEqual([]);
 });
 
 it('text may come before a call, but not after the only one', () => {

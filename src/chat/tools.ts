@@ -68,6 +68,20 @@ export function checkToolChoice(toolChoice: ToolChoice, tools: readonly Tool[] =
   refuse('toolChoice', `names ${describeValue(toolChoice.name)}; the tools are ${names.slice(0, 300)}.`);
 }
 
+/** Throws an InputError if an answer may call a tool that is not there, or must call one that it may not. */
+export function checkAllowedTools(
+  allowed: readonly string[] | undefined,
+  toolChoice: ToolChoice,
+  tools: readonly Tool[] = [],
+): void {
+  const names = tools.map(tool => tool.function.name);
+  const unknown = allowed?.find(name => !names.includes(name));
+  const known = names.length > 0 ? `the tools are ${names.join(', ').slice(0, 300)}` : 'there are no tools';
+  if (unknown !== undefined) refuse('allowedTools', `names ${describeValue(unknown)}; ${known}.`);
+  if (typeof toolChoice === 'object' && allowed && !allowed.includes(toolChoice.name))
+    refuse('toolChoice', `names ${describeValue(toolChoice.name)}, which is not one of allowedTools.`);
+}
+
 /** Messages for a template that does not know tools: the system message describes them, and calls are text. */
 export function describeTools(messages: readonly ChatMessage[], tools: readonly Tool[]): ChatMessage[] {
   const described = [
@@ -81,7 +95,8 @@ export function describeTools(messages: readonly ChatMessage[], tools: readonly 
     '</tool_call>',
   ].join('\n');
   const [first, ...rest] = messages.map(withCallsAsText);
-  if (first?.role !== 'system') return [{ role: 'system', content: described }, ...(first ? [first] : []), ...rest];
+  if (first?.role !== 'system' && first?.role !== 'developer')
+    return [{ role: 'system', content: described }, ...(first ? [first] : []), ...rest];
   return [{ ...first, content: `${contentText(first)}\n\n${described}` }, ...rest];
 }
 
@@ -103,6 +118,8 @@ const contentText = ({ content }: ChatMessage): string =>
 /** How an answer may use the tools. */
 export interface ToolUse {
   toolChoice: ToolChoice;
+  /** Names of those that may be called. Default: all. */
+  allowedTools?: readonly string[];
   /** Whether an answer may have several calls. Never with a named tool. */
   isParallel: boolean;
   format: CallFormat;
@@ -176,14 +193,16 @@ function addArguments(schema: object, { name, rules, unenforced }: SchemaOptions
 }
 
 /** The grammar of an answer with these tools. */
-export function toolsGrammar(tools: readonly Tool[], { toolChoice, isParallel, format, schema }: ToolUse): Grammar {
+export function toolsGrammar(tools: readonly Tool[], use: ToolUse): Grammar {
+  const { toolChoice, allowedTools, isParallel, format, schema } = use;
   const rules = new Map(jsonRules);
   const unenforced = new Set<string>();
   const isNamed = typeof toolChoice === 'object';
   const calls = tools.map((tool, i): Expression | undefined => {
     const { name } = tool.function;
     const content = argumentsOf(tools, i, rules, unenforced);
-    if (isNamed && toolChoice.name !== name) return undefined;
+    const isAllowed = isNamed ? toolChoice.name === name : (allowedTools?.includes(name) ?? true);
+    if (!isAllowed) return undefined;
     return format === 'channels' ? callMessage(name, content) : callObject(name, content, format);
   });
   const call = choice(...calls.filter(expression => expression !== undefined));

@@ -46,6 +46,8 @@ export interface ParserOptions {
   acceptCall?(call: WrittenCall, before: number): boolean;
   /** `open`: the prompt has opened the reasoning already. `optional`: the answer may. Default: none. */
   reasoning?: 'open' | 'optional';
+  /** What the answer begins with: of its text, or of its reasoning if that is open. It is not part of what is read. */
+  begun?: string;
 }
 
 type Mode = 'start' | 'reasoning' | 'text' | 'call' | 'arguments' | 'closing' | 'written' | 'after';
@@ -55,17 +57,18 @@ const CALL_HEAD = /^\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments
 const MAX_HEAD = 1024;
 const THINK_END = '</think>';
 
-export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: ParserOptions): AnswerParser {
+export function createAnswerParser(options: ParserOptions): AnswerParser {
+  const { toolCalls, names, acceptCall, reasoning, begun = '' } = options;
   const isLlama = toolCalls === 'llama3';
   const marker = toolCalls === 'hermes' ? '<tool_call>' : undefined;
   const written = names && createWrittenCalls(names);
-  let mode: Mode = reasoning || isLlama ? (reasoning === 'open' ? 'reasoning' : 'start') : 'text';
+  let mode: Mode = reasoning === 'open' ? 'reasoning' : begun === '' && (reasoning || isLlama) ? 'start' : 'text';
   /** What may be part of a marker or a call, or is not complete. */
   let held = '';
   /** Leading white space of a part is dropped. */
-  let isFirst = mode !== 'text';
+  let isFirst = mode !== 'text' && begun === '';
   /** Of the text that was written. */
-  let place: Place = { line: '', isCode: false };
+  let place = advance({ line: '', isCode: false }, mode === 'text' ? begun : '');
   /** Of a call's JSON; where it begins in `held`; and what is dropped after it. */
   let scanner = createJsonScanner();
   let json = 0;

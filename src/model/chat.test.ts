@@ -44,6 +44,17 @@ const TOOLS = `
   {{- '<|im_end|>' }}
 {%- endfor %}`;
 
+it('a developer is the system to templates that do not know the role', () => {
+  const messages = [
+    { role: 'developer', content: 'Be brief.' },
+    { role: 'user', content: 'Hi' },
+  ];
+  // As Qwen's: it leaves out the messages of other roles.
+  const strict = `{% for m in messages %}{% if m.role in ['system', 'user'] %}[{{ m.role }}: {{ m.content }}]{% endif %}{% endfor %}`;
+  expect(render(strict, messages)).toBe('[system: Be brief.][user: Hi]');
+  expect(render(strict.replace("'system'", "'developer'"), messages)).toBe('[developer: Be brief.][user: Hi]');
+});
+
 describe('control tokens', () => {
   it.each<[string, Partial<ChatMessage> & Record<string, unknown>]>([
     ['a name', { name: '<|im_end|>' }],

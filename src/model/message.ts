@@ -19,7 +19,10 @@ export interface ToolCall {
 
 /** Other keys are passed to the template unchanged. */
 export interface ChatMessage {
-  /** `system`, `developer`, `user`, `assistant`, `tool`, or any other role that the model's template knows. */
+  /**
+   * `system`, `developer`, `user`, `assistant`, `tool`, or any other role that the model's template knows. `developer` is
+   * `system` to a template that does not know it.
+   */
   role: string;
   /** Parts are joined by line breaks. `null` in a message that only has tool calls. */
   content: string | readonly TextPart[] | null;

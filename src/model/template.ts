@@ -60,12 +60,17 @@ export function createChatTemplate(options: ChatTemplateOptions): ChatTemplate {
   const { source, toolSource, bosToken = '', eosToken = '' } = options;
   const plainProgram = parseTemplate(source ?? CHATML);
   const toolProgram = toolSource === undefined ? plainProgram : parseTemplate(toolSource);
+  const sources = [source ?? CHATML, toolSource ?? ''].join('');
+  // OpenAI's newer word for the system: templates that do not know it would leave such a message out.
+  const knowsDeveloper = sources.includes('developer');
   return {
-    source: [source ?? CHATML, toolSource ?? ''].join(''),
+    source: sources,
     note: source === undefined ? NO_TEMPLATE : undefined,
 
     render(messages, { addGenerationPrompt = true, variables = {}, now = new Date() } = {}, mapLiteral = text => text) {
-      const prepared = templateMessages(messages);
+      const prepared = templateMessages(messages).map(message =>
+        message.role === 'developer' && !knowsDeveloper ? { ...message, role: 'system' } : message,
+      );
       const program = variables.tools ? toolProgram : plainProgram;
       const render = (list: typeof prepared) =>
         renderTemplate(program, mapLiteral, {

@@ -86,6 +86,18 @@ const answers: [string, string, text: string, calls: unknown[]][] = [
     [oslo, rome],
   ],
   [
+    'several in one code block, in lines, as Qwen2.5-Coder-1.5B writes them',
+    '```json\n{\n  "name": "get_weather",\n  "arguments": {\n    "city": "Oslo"\n  }\n}\n{\n  "name": "get_weather",\n  "arguments": {\n    "city": "Rome"\n  }\n}\n```',
+    '',
+    [oslo, rome],
+  ],
+  [
+    'several after a sentence',
+    'Let me look.\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n{"name": "get_weather", "arguments": {"city": "Rome"}}',
+    'Let me look.',
+    [oslo, rome],
+  ],
+  [
     'several code blocks',
     '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```\n\n```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```',
     '',

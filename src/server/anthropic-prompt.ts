@@ -1,7 +1,9 @@
 /** Anthropic's messages and tools as those that chat templates know. */
 import type { Tool, ToolChoice } from '../chat/answer.ts';
+import { endsWithBegunAnswer, mayContinueAnswer } from '../chat/begun-answer.ts';
 import type { ChatMessage, RenderOptions, ToolCall } from '../model/template.ts';
 import { type AnthropicMessage, type CountTokensRequest, isCustom } from './anthropic-schemas.ts';
+import { invalidRequest } from './errors.ts';
 import { type IgnoredTool, toolOptions } from './tool-notices.ts';
 
 export interface ChatPrompt {
@@ -10,20 +12,30 @@ export interface ChatPrompt {
   tools?: readonly Tool[];
   toolChoice?: ToolChoice;
   parallelToolCalls?: boolean;
+  /** Whether the last message is the beginning of the answer. */
+  continueAnswer: boolean;
 }
 
-export function toPrompt({ system, messages, tools, tool_choice: choice, thinking }: CountTokensRequest): ChatPrompt {
+export function toPrompt(request: CountTokensRequest): ChatPrompt {
+  const { system, tools, tool_choice: choice, thinking } = request;
+  const messages = request.messages.flatMap(toMessages);
+  const callable = tools?.length && {
+    ...toolOptions(tools.filter(isCustom).map(toTool), toToolChoice(choice), tools.map(toIgnored)),
+    parallelToolCalls: toParallelToolCalls(choice),
+  };
+  const continueAnswer = endsWithBegunAnswer(messages);
+  if (continueAnswer && callable && !mayContinueAnswer(callable))
+    throw invalidRequest(
+      'tool_choice asks for a call, but the last message is the beginning of an answer, which goes on as text. ' +
+        'Send tool_choice "auto", or end with a message of the user.',
+      'tool_choice',
+    );
   return {
-    messages: [
-      ...(system?.length ? [{ role: 'system', content: textOf(system) }] : []),
-      ...messages.flatMap(toMessages),
-    ],
+    messages: [...(system?.length ? [{ role: 'system', content: textOf(system) }] : []), ...messages],
+    continueAnswer,
     // Without the field, Anthropic's models do not think.
     render: { variables: { enable_thinking: thinking != null && thinking.type !== 'disabled' } },
-    ...(tools?.length && {
-      ...toolOptions(tools.filter(isCustom).map(toTool), toToolChoice(choice), tools.map(toIgnored)),
-      parallelToolCalls: toParallelToolCalls(choice),
-    }),
+    ...callable,
   };
 }
 

@@ -3,6 +3,7 @@
  * where its prompt departs from the nearest text in the cache: usually at a date, or at tools in another order.
  */
 import type { EncodeChatOptions } from '../chat/answer-stream.ts';
+import type { PromptOptions } from '../chat/conversation-options.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
 import type { Exchange } from './route.ts';
@@ -11,14 +12,30 @@ import type { Exchange } from './route.ts';
 const SHOWN_TOKENS = 8;
 
 /** Call it before the request runs: afterwards its own prompt is in the cache. */
-export async function explainCache(
-  { request, headers, jobs, tenant }: Exchange,
+export const explainCache = (
+  exchange: Exchange,
   messages: readonly ChatMessage[],
   { cacheSalt, ...options }: EncodeChatOptions & { cacheSalt?: string },
+): Promise<void> => explain(exchange, cacheSalt, service => service.tokenizeChat(messages, options));
+
+/** As `explainCache`, of a prompt without a chat. */
+export const explainPromptCache = (
+  exchange: Exchange,
+  prompt: string | number[],
+  { cacheSalt, ...options }: Pick<PromptOptions, 'parseSpecialTokens' | 'suffix'> & { cacheSalt?: string },
+): Promise<void> =>
+  explain(exchange, cacheSalt, async service =>
+    typeof prompt === 'string' ? service.tokenizePrompt(prompt, options) : prompt,
+  );
+
+async function explain(
+  { request, headers, jobs, tenant }: Exchange,
+  cacheSalt: string | undefined,
+  tokenize: (service: ModelService) => Promise<number[]>,
 ): Promise<void> {
   if (!request.headers.get('x-explain-cache')) return;
   const service = jobs.service();
-  const prompt = await service.tokenizeChat(messages, options);
+  const prompt = await tokenize(service);
   const difference = await compare(service, prompt, { tenant: tenant.name, cacheSalt });
   headers.set('x-cache-difference', toAscii(JSON.stringify(difference)));
 }

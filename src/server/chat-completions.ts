@@ -1,5 +1,6 @@
 /** POST /v1/chat/completions. */
-import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from '../chat/answer.ts';
+import type { AnswerDelta, Tool, ToolCallDelta } from '../chat/answer.ts';
+import { endsWithBegunAnswer, mayContinueAnswer } from '../chat/begun-answer.ts';
 import type { ChatOptions } from '../chat/conversation-options.ts';
 import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
@@ -50,13 +51,16 @@ export async function runChat(
   const { limits, jobs, tenant, signal, onAnswer } = exchange;
   const choices = request.n ?? 1;
   const messages = request.messages.map(toMessage);
-  const options = chatOptions(request, limits);
+  const asked = chatOptions(request, limits);
+  // Unless the client says, a last message of the assistant goes on if it can, as on llama.cpp's and Ollama's servers.
+  const goesOn = endsWithBegunAnswer(messages) && mayContinueAnswer(asked);
+  const options = { ...asked, continueAnswer: request.continue_final_message ?? goesOn };
   noteTools(exchange, options, request.tools?.map(toIgnored));
   if (request.functions?.length) exchange.notify('functions is ignored: this server takes tools only.');
   const slot = requestedSlot(request, choices);
   const cacheSalt = request.cache_salt ?? undefined;
-  const { render, tools, toolChoice } = options;
-  await explainCache(exchange, messages, { ...render, tools, toolChoice, cacheSalt });
+  const { render, tools, toolChoice, continueAnswer } = options;
+  await explainCache(exchange, messages, { ...render, tools, toolChoice, continueAnswer, cacheSalt });
   return jobs.run<AnswerDelta>({
     ...{ tenant, signal, choices, onAnswer },
     promptLength: JSON.stringify(messages).length,
@@ -99,17 +103,18 @@ export function toMessage({ content, ...fields }: OpenaiMessage): ChatMessage {
 }
 
 function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
-  const { chat_template_kwargs: variables } = request;
+  const variables = { ...effortVariables(request.reasoning_effort), ...request.chat_template_kwargs };
   if (request.top_logprobs != null && !request.logprobs)
     throw invalidRequest('top_logprobs needs logprobs: true.', 'top_logprobs');
+  const { toolChoice, allowedTools } = toToolChoice(request.tool_choice);
   return {
     ...samplingOptions(request, request.max_completion_tokens ?? request.max_tokens, limits),
     ...(request.logprobs && { logprobs: request.top_logprobs ?? 0 }),
-    ...(variables && { render: { variables } }),
-    ...toolOptions(toTools(request.tools), toToolChoice(request.tool_choice), request.tools?.map(toIgnored)),
+    render: { variables },
+    ...toolOptions(toTools(request.tools), toolChoice, request.tools?.map(toIgnored)),
+    allowedTools,
     parallelToolCalls: request.parallel_tool_calls ?? undefined,
     schema: schemaOf(request.response_format),
-    continueAnswer: request.continue_final_message ?? undefined,
   };
 }
 
@@ -125,8 +130,21 @@ export const toTools = (tools: readonly OpenaiTool[] | null | undefined): Tool[]
 export const toIgnored = ({ type }: Pick<OpenaiTool, 'type'>): IgnoredTool | undefined =>
   type === 'function' ? undefined : { type };
 
-const toToolChoice = (choice: ChatRequest['tool_choice']): ToolChoice | undefined =>
-  choice == null || typeof choice === 'string' ? (choice ?? undefined) : { name: choice.function.name };
+/** As templates know it: of Qwen3 and others whether it thinks, of gpt-oss how much. */
+const effortVariables = (effort: ChatRequest['reasoning_effort']) =>
+  effort == null ? {} : { enable_thinking: effort !== 'none', reasoning_effort: effort };
+
+type CallOptions = Pick<ChatOptions, 'toolChoice' | 'allowedTools'>;
+
+function toToolChoice(choice: ChatRequest['tool_choice']): CallOptions {
+  if (choice == null) return {};
+  if (typeof choice === 'string') return { toolChoice: choice };
+  if (choice.type === 'function') return { toolChoice: { name: choice.function.name } };
+  const { mode, tools } = choice.allowed_tools;
+  const allowedTools = tools.flatMap(({ type, function: called }) => (type === 'function' && called?.name) || []);
+  // Tools of other types are ignored: none is left to call.
+  return allowedTools.length > 0 ? { toolChoice: mode, allowedTools } : { toolChoice: 'none' };
+}
 
 /** The JSON Schema that the answer must satisfy; `true`: any JSON object. */
 function schemaOf(format: ChatRequest['response_format']): ChatOptions['schema'] {
@@ -139,6 +157,7 @@ function fieldOf(path: string, { tools, response_format: format }: ChatRequest):
   return withRequestIndex(path, tools?.map(toIgnored))
     .replace(/^schema\b/, schema)
     .replace(/^render\.variables\b/, 'chat_template_kwargs')
+    .replace(/^allowedTools\b/, 'tool_choice.allowed_tools.tools')
     .replace(/^continueAnswer\b/, 'continue_final_message');
 }
 

@@ -2,6 +2,7 @@
 import type { Result, Token } from '../engine/stream.ts';
 import { NO_INFILL } from '../model/tokenizer.ts';
 import type { ModelService } from '../worker/service.ts';
+import { cacheDifference, explainPromptCache } from './cache-difference.ts';
 import { createChunks } from './chunks.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
@@ -27,7 +28,7 @@ export const completions: Route<CompletionRequest> = {
   async handle(exchange, request) {
     const { id, jobs } = exchange;
     const model = exchange.resolveModel(request.model);
-    const events = runCompletions(exchange, request);
+    const events = await runCompletions(exchange, request);
     const prompts = promptsOf(request.prompt);
     const perPrompt = request.n ?? 1;
     const choices = prompts.length * perPrompt;
@@ -40,7 +41,7 @@ export const completions: Route<CompletionRequest> = {
       request,
       service,
       echoOf: (index: number) => echoes[Math.floor(index / perPrompt)],
-      usage: (results: Result[]) => usageOf(results, perPrompt),
+      usage: (results: Result[]) => usageOf(results, perPrompt, cacheDifference(exchange)),
     };
     return request.stream
       ? exchange.stream(streamChunks(completion, events, choices))
@@ -49,7 +50,7 @@ export const completions: Route<CompletionRequest> = {
 };
 
 /** Starts the completions of a request. Other APIs bring their requests into this form. */
-export function runCompletions(exchange: Exchange, request: CompletionRequest): Events {
+export async function runCompletions(exchange: Exchange, request: CompletionRequest): Promise<Events> {
   const { limits, jobs, tenant, signal, onAnswer } = exchange;
   checkRequest(request, jobs.service());
   const prompts = promptsOf(request.prompt);
@@ -58,13 +59,15 @@ export function runCompletions(exchange: Exchange, request: CompletionRequest): 
   checkChoices(choices, limits);
   const slot = requestedSlot(request, choices);
   const suffix = request.suffix || undefined;
+  // A raw prompt has no template that could write control tokens.
+  const encoding = { parseSpecialTokens: suffix === undefined, suffix };
+  const cacheSalt = request.cache_salt ?? undefined;
   const options = {
     ...samplingOptions(request, request.max_tokens ?? DEFAULT_MAX_TOKENS, limits),
     ...(request.logprobs != null && { logprobs: request.logprobs }),
-    // A raw prompt has no template that could write them.
-    parseSpecialTokens: suffix === undefined,
-    suffix,
+    ...encoding,
   };
+  await explainPromptCache(exchange, prompts[0], { ...encoding, cacheSalt });
   return jobs.run<Token>({
     ...{ tenant, signal, choices, onAnswer },
     promptLength: prompts.reduce((sum, { length }) => sum + length + (suffix?.length ?? 0), 0) * perPrompt,
@@ -74,7 +77,7 @@ export function runCompletions(exchange: Exchange, request: CompletionRequest): 
         slot,
         seed: seedOf(request.seed, index % perPrompt),
         tenant: tenant.name,
-        cacheSalt: request.cache_salt ?? undefined,
+        cacheSalt,
         signal: stop,
       }),
     countTokens: () => 1,
@@ -113,13 +116,14 @@ function promptsOf(prompt: CompletionRequest['prompt']): Prompt[] {
 }
 
 /** Every prompt is counted once. */
-function usageOf(results: Result[], perPrompt: number): object {
+function usageOf(results: Result[], perPrompt: number, difference: { cache_difference?: object }): object {
   const firsts = results.filter((_, index) => index % perPrompt === 0);
   const sum = (list: Result[], count: (result: Result) => number) => list.reduce((total, one) => total + count(one), 0);
   return openaiUsage({
     promptTokens: sum(firsts, ({ usage }) => usage.promptTokens),
     cachedTokens: sum(firsts, ({ usage }) => usage.reusedTokens),
     completionTokens: sum(results, ({ usage }) => usage.completionTokens),
+    ...difference,
   });
 }
 

@@ -2,7 +2,7 @@
 import type { AnswerDelta } from '../chat/answer.ts';
 import type { Result, Usage } from '../engine/stream.ts';
 import { type Answer, createAnswer, parseArguments } from './answer.ts';
-import { toIgnored, toPrompt } from './anthropic-prompt.ts';
+import { type ChatPrompt, toIgnored, toPrompt } from './anthropic-prompt.ts';
 import {
   type CountTokensRequest,
   countTokensSchema,
@@ -30,7 +30,7 @@ export const messages: Route<MessagesRequest> = {
     const model = exchange.resolveModel(request.model);
     const { messages, ...prompt } = toPrompt(request);
     noteTools(exchange, prompt, request.tools?.map(toIgnored));
-    await explainCache(exchange, messages, { ...prompt.render, tools: prompt.tools, toolChoice: prompt.toolChoice });
+    await explainCache(exchange, messages, encodingOf(prompt));
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices: 1, onAnswer },
       promptLength: JSON.stringify(messages).length,
@@ -63,11 +63,18 @@ export const countTokens: Route<CountTokensRequest> = {
   fieldOf,
   async handle({ jobs, json, resolveModel }, request) {
     resolveModel(request.model);
-    const { messages, render, tools, toolChoice } = toPrompt(request);
-    const tokens = await jobs.service().tokenizeChat(messages, { ...render, tools, toolChoice });
+    const { messages, ...prompt } = toPrompt(request);
+    const tokens = await jobs.service().tokenizeChat(messages, encodingOf(prompt));
     return json({ input_tokens: tokens.length });
   },
 };
+
+const encodingOf = ({ render, tools, toolChoice, continueAnswer }: Omit<ChatPrompt, 'messages'>) => ({
+  ...render,
+  tools,
+  toolChoice,
+  continueAnswer,
+});
 
 /** `tools[0].function.parameters` as `tools[0].input_schema`. */
 function fieldOf(path: string, { tools }: CountTokensRequest): string {

@@ -91,7 +91,7 @@ async function* continuePrompt(exchange: Exchange, request: OllamaGenerateReques
   if (request.format) throw invalidRequest('format needs the template. Leave out raw and suffix.', 'format');
   if (request.system) throw invalidRequest('system needs the template. Leave out raw and suffix.', 'system');
   const { logprobs, top_logprobs, max_completion_tokens: max_tokens, ...options } = chatOptions(request);
-  const events: AsyncGenerator<AnswerEvent<Token>, void, void> = runCompletions(exchange, {
+  const events: AsyncGenerator<AnswerEvent<Token>, void, void> = await runCompletions(exchange, {
     ...options,
     prompt: request.prompt ?? '',
     suffix: request.suffix,

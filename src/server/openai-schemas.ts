@@ -74,8 +74,19 @@ const toolChoice = z.union(
   [
     z.enum(['auto', 'none', 'required']),
     z.object({ type: z.literal('function'), function: z.object({ name: z.string() }) }),
+    z.object({
+      type: z.literal('allowed_tools'),
+      allowed_tools: z.object({
+        mode: z.enum(['auto', 'required']),
+        tools: z.array(z.object({ type: z.string(), function: z.object({ name: z.string() }).nullish() })).min(1),
+      }),
+    }),
   ],
-  { error: 'must be "auto", "none", "required" or { "type": "function", "function": { "name" } }' },
+  {
+    error:
+      'must be "auto", "none", "required", { "type": "function", "function": { "name" } } or ' +
+      '{ "type": "allowed_tools", "allowed_tools": { "mode", "tools" } }',
+  },
 );
 
 const responseFormat = z.discriminatedUnion(
@@ -106,6 +117,7 @@ export const chatSchema = (limits: Limits) =>
     // What tools were before they were called tools.
     functions: z.array(z.unknown()).nullish(),
     parallel_tool_calls: flag,
+    reasoning_effort: z.string().max(100).nullish(),
     chat_template_kwargs: jsonObject.nullish(),
     // vLLM's.
     continue_final_message: flag,

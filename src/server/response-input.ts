@@ -26,11 +26,6 @@ export function conversationOf({ responses, tenant }: Exchange, request: Respons
 
 export function toChatRequest(request: ResponsesRequest, conversation: readonly OpenaiMessage[]): ChatRequest {
   const { tools, tool_choice: choice, text, reasoning, instructions, include } = request;
-  const effort = reasoning?.effort;
-  const variables = {
-    ...(effort != null && { enable_thinking: effort !== 'none', reasoning_effort: effort }),
-    ...request.chat_template_kwargs,
-  };
   const wantsLogprobs = request.top_logprobs != null || include?.includes('message.output_text.logprobs');
   return {
     messages: joinSystemMessages([
@@ -41,16 +36,28 @@ export function toChatRequest(request: ResponsesRequest, conversation: readonly 
     temperature: request.temperature,
     top_p: request.top_p,
     ...(wantsLogprobs && { logprobs: true, top_logprobs: request.top_logprobs ?? 0 }),
-    tools: tools?.map(({ type, name, ...called }) => ({
-      type,
-      ...(name != null && { function: { name, ...called } }),
-    })),
-    tool_choice: choice != null && typeof choice !== 'string' ? { type: 'function', function: choice } : choice,
+    tools: tools?.map(toChatTool),
+    tool_choice: toChatChoice(choice),
     parallel_tool_calls: request.parallel_tool_calls,
     response_format: responseFormat(text?.format),
+    // An item of the assistant is whole: OpenAI's API answers it with another one.
+    continue_final_message: false,
     cache_salt: request.cache_salt,
-    chat_template_kwargs: variables,
+    reasoning_effort: reasoning?.effort,
+    chat_template_kwargs: request.chat_template_kwargs,
   };
+}
+
+const toChatTool = <T extends object>({ type, name, ...called }: T & { type: string; name?: string | null }) => ({
+  type,
+  ...(name != null && { function: { name, ...called } }),
+});
+
+function toChatChoice(choice: ResponsesRequest['tool_choice']): ChatRequest['tool_choice'] {
+  if (choice == null || typeof choice === 'string') return choice;
+  if (choice.type === 'function') return { type: 'function', function: choice };
+  const { type, mode, tools } = choice;
+  return { type, allowed_tools: { mode, tools: tools.map(toChatTool) } };
 }
 
 function responseFormat(format: NonNullable<ResponsesRequest['text']>['format']): ChatRequest['response_format'] {

@@ -59,8 +59,19 @@ const tool = z
   .refine(({ type, name }) => type !== 'function' || name != null, { path: ['name'], error: 'must be a string' });
 
 const toolChoice = z.union(
-  [z.enum(['auto', 'none', 'required']), z.object({ type: z.literal('function'), name: z.string() })],
-  { error: 'must be "auto", "none", "required" or { "type": "function", "name" }' },
+  [
+    z.enum(['auto', 'none', 'required']),
+    z.object({ type: z.literal('function'), name: z.string() }),
+    z.object({
+      type: z.literal('allowed_tools'),
+      mode: z.enum(['auto', 'required']),
+      tools: z.array(z.object({ type: z.string(), name: z.string().nullish() })).min(1),
+    }),
+  ],
+  {
+    error:
+      'must be "auto", "none", "required", { "type": "function", "name" } or { "type": "allowed_tools", "mode", "tools" }',
+  },
 );
 
 const textFormat = z.discriminatedUnion(

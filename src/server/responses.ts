@@ -66,6 +66,7 @@ export const deleteResponse: Route = {
 function fieldOf(path: string, { tools }: ResponsesRequest): string {
   return withRequestIndex(path, tools?.map(toIgnored))
     .replace(/^schema\b/, 'text.format.schema')
+    .replace(/^allowedTools\b/, 'tool_choice.tools')
     .replace('.function.', '.');
 }
 

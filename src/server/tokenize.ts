@@ -1,5 +1,6 @@
 /** POST /tokenize and /detokenize, as llama.cpp's server has them. */
 import { z } from 'zod';
+import { endsWithBegunAnswer } from '../chat/begun-answer.ts';
 import { toMessage, toTools } from './chat-completions.ts';
 import { invalidRequest } from './errors.ts';
 import type { Limits } from './limits.ts';
@@ -16,6 +17,7 @@ const tokenizeSchema = (limits: Limits) =>
     add_special: flag,
     parse_special: flag,
     chat_template_kwargs: jsonObject.nullish(),
+    continue_final_message: flag,
   });
 
 export const tokenize: Route<z.infer<ReturnType<typeof tokenizeSchema>>> = {
@@ -28,10 +30,12 @@ export const tokenize: Route<z.infer<ReturnType<typeof tokenizeSchema>>> = {
     const service = jobs.service();
     const text = body.content ?? body.text;
     if (text == null && !messages) throw invalidRequest('Send content, text or messages.', 'content');
-    const tokens = messages
-      ? await service.tokenizeChat(messages.map(toMessage), {
+    const chat = messages?.map(toMessage);
+    const tokens = chat
+      ? await service.tokenizeChat(chat, {
           variables: body.chat_template_kwargs ?? {},
           tools: toTools(tools),
+          continueAnswer: body.continue_final_message ?? endsWithBegunAnswer(chat),
         })
       : await service.tokenize(text ?? '', { bos: add_special ?? false, parseSpecialTokens: parse_special ?? false });
     return json({ tokens, count: tokens.length, max_model_len: service.info.context });

@@ -137,6 +137,7 @@ export async function connectService(port: Port, options: ConnectOptions = {}): 
     answer: (input, options) => createRemoteStream(streams, { method: 'answer', input }, options),
     generate: (input, options) => createRemoteStream(streams, { method: 'generate', input }, options),
     tokenize: (text, options) => call('tokenize', text, options),
+    tokenizePrompt: (text, options) => call('tokenizePrompt', text, options),
     tokenizeChat: (messages, options) => call('tokenizeChat', messages, options),
     detokenize: ids => call('detokenize', ids),
     tokenBytes: ids => call('tokenBytes', ids),

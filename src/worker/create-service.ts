@@ -1,12 +1,14 @@
 /** `createService`: a loaded model of this process as a service. */
 
 import type { Model } from '../api/model.ts';
+import { encodeText } from '../chat/answers.ts';
 import type { Conversation } from '../chat/conversation.ts';
+import { checkPrompt } from '../chat/options.ts';
 import type { KvCodec } from '../codec/kv.ts';
 import { f16Bytes, maxTokensIn, planBytes } from '../plan/plan.ts';
 import { describeValue } from '../util/describe-value.ts';
 import { InputError } from '../util/errors.ts';
-import { boolean, checkOptions } from '../util/rules.ts';
+import { boolean, checkOptions, string } from '../util/rules.ts';
 import type { ModelService, PageField, ServiceInfo, SlotState } from './service.ts';
 
 /** Slot numbers go from 0 to this. */
@@ -71,6 +73,11 @@ export function createService(model: Model): ModelService {
       if (typeof text !== 'string') throw new InputError(`tokenize needs a string; got ${describeValue(text)}.`);
       checkOptions('tokenize', options, { bos: boolean, parseSpecialTokens: boolean });
       return tokenizer.encode(text, { ...options, maxTokens });
+    },
+    async tokenizePrompt(text, options) {
+      checkPrompt(text);
+      checkOptions('tokenizePrompt', options, { parseSpecialTokens: boolean, suffix: string() });
+      return encodeText(tokenizer, text, { ...options, maxTokens });
     },
     tokenizeChat: async (messages, options) => model.encodeChat(messages, { ...options, maxTokens }),
     async detokenize(ids) {

@@ -42,6 +42,7 @@ const CALL_METHODS = [
   'stats',
   'ping',
   'tokenize',
+  'tokenizePrompt',
   'tokenizeChat',
   'detokenize',
   'tokenBytes',

@@ -89,6 +89,8 @@ export interface ModelService {
   /** Continues a text or token ids. */
   generate(prompt: string | readonly number[], options?: ServicePromptOptions): Stream<Token>;
   tokenize(text: string, options?: TokenizeOptions): Promise<number[]>;
+  /** The prompt that `generate` makes of a text. */
+  tokenizePrompt(text: string, options?: Pick<PromptOptions, 'parseSpecialTokens' | 'suffix'>): Promise<number[]>;
   tokenizeChat(messages: readonly ChatMessage[], options?: EncodeChatOptions): Promise<number[]>;
   detokenize(ids: readonly number[]): Promise<string>;
   /** The bytes that each token adds to a text; of a control token, its name. */

@@ -55,16 +55,23 @@ it('names the tokens at which a template with a date departs from the prompt of 
 it('is told by all APIs, in ASCII, and only if asked', async () => {
   const messages = [{ role: 'user', content: `${long}ᚠ` }];
   const other = [{ role: 'user', content: `${long}ᚢ` }];
+  const [prompt, otherPrompt] = [messages[0].content, other[0].content];
   for (const [path, request, changed] of [
+    ['/v1/completions', { prompt, max_tokens: 1 }, { prompt: otherPrompt, max_tokens: 1 }],
     ['/v1/messages', { messages, max_tokens: 1 }, { messages: other, max_tokens: 1 }],
     ['/v1/responses', { input: messages, max_output_tokens: 1 }, { input: other, max_output_tokens: 1 }],
     ['/api/chat', { model: 'tiny', messages, options: { num_predict: 1 } }, { model: 'tiny', messages: other }],
+    [
+      '/api/generate',
+      { model: 'tiny', prompt, raw: true, options: { num_predict: 1 } },
+      { model: 'tiny', prompt: otherPrompt, raw: true, options: { num_predict: 1 } },
+    ],
   ] as const) {
     const { ask } = await openServer({ tenants: [{ name: path.replace(/\W/g, ''), keys: ['a-long-key'] }] }, service);
     const send = async (body: object) => {
       const response = await ask(path, body, { ...explain, 'x-api-key': 'a-long-key' });
       const header = response.headers.get('x-cache-difference') ?? '';
-      if (path !== '/api/chat')
+      if (!path.startsWith('/api/'))
         expect(await response.text(), path).toContain(`"cache_difference":${unescaped(header)}`);
       else await response.text();
       return header;
@@ -75,6 +82,26 @@ it('is told by all APIs, in ASCII, and only if asked', async () => {
     expect(JSON.parse(header).shared_tokens, path).toBeGreaterThan(long.length);
   }
   expect(await differenceOf('/v1/chat/completions', { messages, max_tokens: 1 }, {})).toBeUndefined();
+});
+
+it('names the tokens at which a raw prompt differs, whether it is a text or token ids', async () => {
+  const path = '/v1/completions';
+  const complete = (prompt: unknown, fields: object = {}) => ({ prompt, max_tokens: 1, cache_salt: 'b', ...fields });
+  const text = (date: string) => `${long}Today is ${date}. ${long}`;
+  const first = await differenceOf(path, complete(text('17 November')));
+  expect(first).toMatchObject({ shared_tokens: 0, cached: '' });
+  // Of the cached text, up to the end of its page.
+  const parts = { before: 'day is 1', prompt: '8 Novemb', cached: expect.stringMatching(/^7 Nov/) };
+  const second = await differenceOf(path, complete(text('18 November')));
+  expect(second).toEqual({ prompt_tokens: first.prompt_tokens, shared_tokens: expect.any(Number), ...parts });
+  const ids = await service.tokenizePrompt(text('19 November'), { parseSpecialTokens: true });
+  expect(ids).toHaveLength(first.prompt_tokens);
+  expect((await differenceOf(path, complete([ids, ids]))).shared_tokens).toBe(second.shared_tokens);
+  const usage = { stream: true, stream_options: { include_usage: true } };
+  const streamed = await (await ask(path, complete(text('18 November'), usage), explain)).text();
+  expect(streamed).toContain(
+    `"cache_difference":{"prompt_tokens":${first.prompt_tokens},"shared_tokens":${ids.length}`,
+  );
 });
 
 it("never tells of another tenant's texts", async () => {

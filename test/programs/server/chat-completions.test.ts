@@ -61,6 +61,48 @@ describe('an answer', () => {
     expect(response.status).toBe(200);
   });
 
+  it("takes what OpenAI's clients send by default, and has the same answer", async () => {
+    const fields = {
+      ...{ store: false, metadata: { run: 'a' }, prompt_cache_key: 'k', safety_identifier: 's', service_tier: 'auto' },
+      ...{ verbosity: 'low', reasoning_effort: 'low', parallel_tool_calls: false, prompt_cache_retention: '24h' },
+      ...{ modalities: ['text'], prediction: null, audio: null, web_search_options: null },
+      stream_options: { include_usage: true, include_obfuscation: false },
+    };
+    const { choices } = await json(PATH, { messages, ...greedy(4) });
+    const { content } = choices[0].message;
+    expect((await json(PATH, { messages, ...greedy(4), ...fields })).choices[0].message.content).toBe(content);
+    const events = await readEvents(await ask(PATH, { messages, ...greedy(4), ...fields, stream: true }));
+    expect(events.map(event => event.choices?.[0]?.delta.content ?? '').join('')).toBe(content);
+    const { stream_options: _, ...others } = fields;
+    const response = await ask('/v1/responses', {
+      ...{ input: 'Who?', max_output_tokens: 4, truncation: 'auto', max_tool_calls: 3, user: 'u', ...others },
+      ...{ text: { format: { type: 'text' }, verbosity: 'low' }, reasoning: { effort: 'low', summary: 'auto' } },
+      ...{ include: ['reasoning.encrypted_content'], stream: true, stream_options: { include_obfuscation: false } },
+    });
+    expect(response.status, await response.clone().text()).toBe(200);
+    expect((await readEvents(response)).at(-1).type).toMatch(/^response\.(completed|incomplete)$/);
+  });
+
+  it('tells the template how much to reason', async () => {
+    const asked: unknown[] = [];
+    const answer: typeof service.answer = (list, options) => {
+      asked.push(options?.render?.variables);
+      return service.answer(list, options);
+    };
+    const { json } = await openServer({}, { ...service, answer });
+    const chat = { messages, ...greedy(1) };
+    await json(PATH, { ...chat, reasoning_effort: 'high' });
+    await json(PATH, { ...chat, reasoning_effort: 'none' });
+    await json(PATH, { ...chat, reasoning_effort: 'low', chat_template_kwargs: { enable_thinking: false } });
+    await json('/v1/responses', { input: 'Who?', max_output_tokens: 1, reasoning: { effort: 'high' } });
+    expect(asked).toEqual([
+      { enable_thinking: true, reasoning_effort: 'high' },
+      { enable_thinking: false, reasoning_effort: 'none' },
+      { enable_thinking: false, reasoning_effort: 'low' },
+      { enable_thinking: true, reasoning_effort: 'high' },
+    ]);
+  });
+
   it('goes on with the beginning that the last message has', async () => {
     // Of bytes that are no text, a message cannot have the same.
     const letters = await service.tokenize('abcdefghijklmnopqrstuvwxyz');
@@ -75,7 +117,17 @@ describe('an answer', () => {
         message: expect.stringMatching(/^continue_final_message needs a last message with the role 'assistant'/),
       },
     });
+    // As llama.cpp's server, also by itself.
+    const byItself = await json(PATH, { messages: begun, ...greedy(7), ...slot });
+    expect(byItself.choices[0].message.content).toBe(rest.choices[0].message.content);
+    const { prompt_tokens: another } = (
+      await json(PATH, { messages: begun, ...greedy(1), continue_final_message: false })
+    ).usage;
+    expect(another).toBeGreaterThan(rest.usage.prompt_tokens);
     const format = { type: 'json_object' };
+    // A form is not that of a text that has begun: it is of an answer that follows.
+    const object = await json(PATH, { messages: begun, max_tokens: 60, response_format: format });
+    expect(object.usage.prompt_tokens).toBe(another);
     expect(await json(PATH, { messages: begun, continue_final_message: true, response_format: format })).toMatchObject({
       error: { param: 'continue_final_message', message: expect.stringMatching(/cannot be used with a schema/) },
     });

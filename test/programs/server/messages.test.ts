@@ -130,6 +130,52 @@ describe('a prompt', () => {
   });
 });
 
+describe('a last message of the assistant', () => {
+  const begun = [...request.messages, { role: 'assistant', content: 'A god, born of' }];
+  const find = { name: 'find', input_schema: { type: 'object', properties: {} } };
+
+  it('is the beginning of the answer: the prompt ends with its text, and the answer follows it', async () => {
+    const { tokens } = await json('/tokenize', { messages: begun });
+    const start = await service.tokenize('A god, born of');
+    expect(tokens.slice(-start.length)).toEqual(start);
+    const asks = await service.tokenizeChat(request.messages, { addGenerationPrompt: true });
+    expect(tokens).toEqual([...asks, ...start]);
+    const { text } = await service.generate(tokens, { temperature: 0, maxTokens: 10 }).result();
+    const { content, usage } = await json(PATH, { ...request, messages: begun });
+    expect(content).toEqual([{ type: 'text', text }]);
+    expect(usage.input_tokens + usage.cache_read_input_tokens).toBe(tokens.length);
+    expect(await json(`${PATH}/count_tokens`, { messages: begun })).toEqual({ input_tokens: tokens.length });
+    const events = await readEvents(await ask(PATH, { ...request, messages: begun, stream: true }));
+    expect(events.map(({ delta }) => delta?.text ?? '').join('')).toBe(text);
+  });
+
+  it('may be blocks, or empty, and goes on next to tools', async () => {
+    const blocks = [{ type: 'text', text: 'A god, born of' }];
+    const [plain] = (await json(PATH, { ...request, messages: begun })).content;
+    const inBlocks = [...request.messages, { role: 'assistant', content: blocks }];
+    expect((await json(PATH, { ...request, messages: inBlocks })).content).toEqual([plain]);
+    const empty = [...request.messages, { role: 'assistant', content: '' }];
+    expect((await json(PATH, { ...request, messages: empty })).content).toEqual((await json(PATH, request)).content);
+    const counted = async (messages: object[]) =>
+      (await json(`${PATH}/count_tokens`, { messages, tools: [find] })).input_tokens;
+    expect((await counted(begun)) - (await counted(request.messages))).toBe(
+      (await service.tokenize('A god, born of')).length,
+    );
+    expect((await ask(PATH, { ...request, messages: begun, tools: [find] })).status).toBe(200);
+  });
+
+  it.each([{ type: 'any' }, { type: 'tool', name: 'find' }])(
+    'with tool_choice $type: a 400 that says what to do',
+    async tool_choice => {
+      const response = await ask(PATH, { ...request, messages: begun, tools: [find], tool_choice });
+      expect(response.status).toBe(400);
+      expect(((await response.json()) as Json).error.message).toMatch(
+        /^tool_choice asks for a call, .* Send tool_choice/,
+      );
+    },
+  );
+});
+
 it("has errors in Anthropic's shape", async () => {
   const errorOf = async (body: unknown) => {
     const response = await ask(PATH, body);

@@ -48,6 +48,14 @@ describe('/api/chat', () => {
     expect(parts.at(-1).eval_count).toBeGreaterThan(0);
   });
 
+  it('goes on with a last message of the assistant', async () => {
+    const begun = [...messages, { role: 'assistant', content: 'A god, born of' }];
+    const answered = await json('/api/chat', chat({ messages: begun, stream: false }));
+    const asked = { messages: begun, continue_final_message: true };
+    expect(answered.message.content).toBe(await openaiText(asked));
+    expect(answered.prompt_eval_count).toBe((await json('/tokenize', asked)).count);
+  });
+
   it('calls tools with arguments that are objects, and reads their results', async () => {
     const longer = { num_predict: 300, seed: 2 };
     const schema = { ...god, additionalProperties: false };

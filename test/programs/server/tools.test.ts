@@ -91,6 +91,52 @@ describe('tools together with response_format', () => {
   });
 });
 
+describe('allowed_tools', () => {
+  const tools = ['first', 'second', 'third'].map(name => called(name, withProperty({ type: 'boolean' })));
+  const toolNames = (names: string[]) => names.map(name => ({ type: 'function', function: { name } }));
+  const allow = (mode: string, ...names: string[]) => ({
+    tool_choice: { type: 'allowed_tools', allowed_tools: { mode, tools: toolNames(names) } },
+  });
+  const inResponses = tools.map(tool => ({ type: 'function', ...tool.function }));
+
+  it('only those are called, and the prompt has all, so that its prefix stays in the cache', async () => {
+    for (const names of [['second'], ['first', 'third']]) {
+      const request = { ...short, tools, n: 6, ...allow('required', ...names) };
+      const { choices, usage } = await json(CHAT, request);
+      const found = choices.flatMap(({ message }: Json) => message.tool_calls.map((call: Json) => call.function.name));
+      expect(new Set(found)).toEqual(new Set(names));
+      expect(usage.prompt_tokens).toBe((await json(CHAT, { ...short, tools, max_tokens: 1 })).usage.prompt_tokens);
+    }
+    const auto = await json(CHAT, { ...short, tools, max_tokens: 8, ...allow('auto', 'first') });
+    const free = await json(CHAT, { ...short, tools, max_tokens: 8 });
+    expect(auto.usage.prompt_tokens).toBe(free.usage.prompt_tokens);
+    expect(auto.choices[0].message.content).toBe(free.choices[0].message.content);
+  });
+
+  it('so it is with /v1/responses', async () => {
+    const tool_choice = { type: 'allowed_tools', mode: 'required', tools: [{ type: 'function', name: 'second' }] };
+    const request = { input: 'Who?', tools: inResponses, max_output_tokens: 200 };
+    const { output, tool_choice: told } = await json('/v1/responses', { ...request, tool_choice });
+    expect(output).toMatchObject([{ type: 'function_call', name: 'second' }]);
+    expect(told).toEqual(tool_choice);
+    const unknown = { ...tool_choice, tools: [{ type: 'function', name: 'fourth' }] };
+    expect((await json('/v1/responses', { ...request, tool_choice: unknown })).error).toMatchObject({
+      param: 'tool_choice.tools',
+      message: 'tool_choice.tools names the string "fourth"; the tools are first, second, third.',
+    });
+  });
+
+  it('tools of other servers among them are ignored: without others, nothing is called', async () => {
+    const search = { type: 'web_search_preview' };
+    const choose = (...list: object[]) => ({ type: 'allowed_tools', mode: 'required', tools: list });
+    const request = { input: 'Who?', tools: [search, ...inResponses], max_output_tokens: 200 };
+    const both = choose(search, { type: 'function', name: 'third' });
+    expect((await json('/v1/responses', { ...request, tool_choice: both })).output).toMatchObject([{ name: 'third' }]);
+    const none = { ...request, tool_choice: choose(search), max_output_tokens: 4 };
+    expect((await json('/v1/responses', none)).output).toMatchObject([{ type: 'message' }]);
+  });
+});
+
 it('names may have dots and slashes, as those of MCP servers', async () => {
   for (const name of ['fs.read_file', 'github/search', 'a'.repeat(128)]) {
     const request = { ...short, tools: [called(name, withProperty({ type: 'boolean' }))], tool_choice: 'required' };
@@ -191,6 +237,17 @@ describe("errors name the request's own fields", () => {
     [{ tools: [{ type: 'function' }] }, 'tools[0].function'],
     [{ tools: [called('f', {})], tool_choice: { type: 'function', function: { name: 'g' } } }, 'tool_choice'],
     [{ tool_choice: 'required' }, 'tool_choice'],
+    [
+      {
+        tools: [called('f', {})],
+        tool_choice: {
+          type: 'allowed_tools',
+          allowed_tools: { mode: 'auto', tools: [{ type: 'function', function: { name: 'g' } }] },
+        },
+      },
+      'tool_choice.allowed_tools.tools',
+    ],
+    [{ tools: [called('f', {})], tool_choice: { type: 'allowed_tools' } }, 'tool_choice'],
     [
       { response_format: { type: 'json_schema', json_schema: { schema: unique } } },
       'response_format.json_schema.schema',

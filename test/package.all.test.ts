@@ -28,7 +28,7 @@ describe('the package', () => {
     expect(read('package-lock.json')).not.toMatch(/"resolved"/);
   });
 
-  it('has no module of Node and no hub client in a browser bundle', async () => {
+  it('has no module of Node, no hub client and no Redis in a browser bundle', async () => {
     const entryPoints = ['.', './worker', './engine-worker'].map(name => exports[name].default);
     const { metafile } = await build({
       entryPoints: entryPoints.map(path => join(root, path)),
@@ -45,7 +45,11 @@ describe('the package', () => {
     const sources = outputs.flatMap(({ inputs }) => Object.keys(inputs));
     expect(sources).toContain('dist/platform/browser.js');
     expect(
-      sources.filter(path => /^dist\/(platform\/node|hub\.js|hub\/(?!(profile-)?name\.js)|plan\/pull)/.test(path)),
+      sources.filter(path =>
+        /^dist\/(platform\/node|hub\.js|hub\/(?!(profile-)?name\.js)|plan\/pull|store\/redis-(?!store-browser))/.test(
+          path,
+        ),
+      ),
     ).toEqual([]);
   });
 
@@ -58,6 +62,11 @@ describe('the package', () => {
     expect(Object.keys(inBrowsers).sort()).toEqual(Object.keys(inNode).sort());
     await expect(inBrowsers.listModels()).rejects.toThrow(/^Models of the hub are cached on disk, in Node/);
     expect(inBrowsers.cacheDir).toThrow(/in Node/);
+  });
+
+  it('says in browsers that a redis tier needs Node', async () => {
+    const { openRedisStore } = await import(`${root}dist/store/redis-store-browser.js`);
+    await expect(openRedisStore({ urls: ['redis://localhost:6379'] })).rejects.toThrow(/needs Node/);
   });
 
   it.each([

@@ -38,6 +38,8 @@ export default defineConfig({
     emptyOutDir: true,
     target: 'es2022',
     reportCompressedSize: false,
+    // Browsers that run models preload modules by themselves.
+    modulePreload: { polyfill: false },
     // Of the libraries that the app contains.
     license: { fileName: 'licenses.txt' },
     rollupOptions: {

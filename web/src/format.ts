@@ -1,6 +1,8 @@
-/** Numbers for people. */
+/** Numbers for people, without words. */
 
-export const formatCount = (count: number): string => Math.round(count).toLocaleString('en');
+/** As in the language of the page. */
+export const formatCount = (count: number): string =>
+  Math.round(count).toLocaleString(globalThis.document?.documentElement.lang || 'en');
 
 export function formatBytes(bytes: number): string {
   const units = ['B', 'KB', 'MB', 'GB', 'TB'];
@@ -19,5 +21,5 @@ export function formatSeconds(seconds: number): string {
 export const formatSmall = (value: number): string =>
   value === 0 ? '0' : value < 1e-4 ? value.toExponential(1) : value.toPrecision(2).replace(/^0\./, '.');
 
-export const formatRate = (tokensPerSecond: number): string =>
-  `${tokensPerSecond >= 100 ? Math.round(tokensPerSecond) : tokensPerSecond.toPrecision(2)} tokens/s`;
+export const formatRate = (perSecond: number): string =>
+  perSecond >= 100 ? String(Math.round(perSecond)) : perSecond.toPrecision(2);

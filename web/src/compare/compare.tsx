@@ -1,9 +1,9 @@
 /** The same question with two caches: their memory and speed as bars, where the answers part, and both answers. */
 import '../style/compare.css';
 import { codecsFor } from '../engine/codecs.ts';
-import { formatCount } from '../format.ts';
 import { browserModel, hasProfile } from '../state/connection.ts';
 import { clearDraft, draft } from '../state/drafts.ts';
+import { texts } from '../texts/index.ts';
 import { Composer } from '../ui/composer.tsx';
 import { CopyButton } from '../ui/copy-button.tsx';
 import {
@@ -32,7 +32,7 @@ export function Compare() {
   return (
     <>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
-      <section class="thread" aria-label="Comparison" tabIndex={0}>
+      <section class="thread" aria-label={texts.compare.label} tabIndex={0}>
         <div class="compare">
           {questions.value.length === 0 ? <Intro /> : <p class="bubble">{describeQuestion()}</p>}
           <figure class="card picture">
@@ -40,8 +40,18 @@ export function Compare() {
             {isDone && <Result />}
           </figure>
           <div class="panes">
-            <PaneView title="Left" pane={left} marks={isDone ? differences.value.map(({ left }) => left) : []} />
-            <PaneView title="Right" pane={right} marks={isDone ? differences.value.map(({ right }) => right) : []} />
+            <PaneView
+              title={texts.compare.left}
+              choice={texts.compare.codecLeft}
+              pane={left}
+              marks={isDone ? differences.value.map(({ left }) => left) : []}
+            />
+            <PaneView
+              title={texts.compare.right}
+              choice={texts.compare.codecRight}
+              pane={right}
+              marks={isDone ? differences.value.map(({ right }) => right) : []}
+            />
           </div>
           {failure.value && (
             <p class="problem" role="alert">
@@ -52,7 +62,7 @@ export function Compare() {
       </section>
       <div class="bottom">
         <Composer
-          placeholder="Ask both…"
+          placeholder={texts.compare.ask}
           isRunning={isComparing.value}
           onSend={() => {
             const { text, attachments } = draft.value;
@@ -71,13 +81,10 @@ export function Compare() {
 function Intro() {
   return (
     <div class="compare-intro">
-      <h2>The same questions, two caches</h2>
-      <p class="quiet">
-        {browserModel.value ? 'Your model' : 'Mimir'} reads the same text twice in this browser, one after the other,
-        and takes the likeliest word each time: every difference comes from the cache.
-      </p>
+      <h2>{texts.compare.title}</h2>
+      <p class="quiet">{texts.compare.about(browserModel.value === undefined)}</p>
       <button type="button" class="button" disabled={isComparing.value} onClick={() => void compareSample()}>
-        Read ten pages of stories, and answer six questions on them
+        {texts.compare.start}
       </button>
     </div>
   );
@@ -88,10 +95,8 @@ function describeQuestion(): string {
   const tokens = panes[0].value.read.total;
   const [question] = questions.value;
   return [
-    [...documents.value, ...(documents.value.length > 0 && tokens > 0 ? [`${formatCount(tokens)} tokens`] : [])].join(
-      ', ',
-    ),
-    questions.value.length > 1 ? `${questions.value.length} questions` : question,
+    [...documents.value, ...(documents.value.length > 0 && tokens > 0 ? [texts.tokens(tokens)] : [])].join(', '),
+    questions.value.length > 1 ? texts.compare.questions(questions.value.length) : question,
   ]
     .filter(Boolean)
     .join(': ');
@@ -115,9 +120,9 @@ function Result() {
       <Strip probabilities={probabilities} tokens={tokens} summary={summary.value!} />
       <div class="picture-actions">
         <button type="button" class="button slim" onClick={() => void savePicture(picture)}>
-          Save as an image
+          {texts.compare.saveImage}
         </button>
-        {location.hash && <CopyButton name="Copy the address of this comparison" text={location.href} />}
+        {location.hash && <CopyButton name={texts.compare.copyAddress} text={location.href} />}
       </div>
     </>
   );
@@ -125,31 +130,33 @@ function Result() {
 
 interface PaneProps {
   title: string;
+  /** What the list of codecs is called. */
+  choice: string;
   pane: (typeof panes)[number];
   /** Whether a token is only on this side, by answer. */
   marks: readonly (readonly boolean[])[];
 }
 
-function PaneView({ title, pane, marks }: PaneProps) {
+function PaneView({ title, choice, pane, marks }: PaneProps) {
   const { codec, answers } = pane.value;
   return (
-    <section class="pane card" aria-label={`${title}: ${codec}`}>
+    <section class="pane card" aria-label={texts.compare.pane(title, codec)}>
       <div class="pane-head">
         <select
-          aria-label={`Codec on the ${title.toLowerCase()}`}
+          aria-label={choice}
           value={codec}
           disabled={isComparing.value}
           onChange={event => chooseCodec(pane, event.currentTarget.value)}
         >
           {codecsFor(hasProfile.value).map(({ name, bits }) => (
             <option key={name} value={name}>
-              {name}, {bits} bits
+              {texts.compare.codec(name, bits)}
             </option>
           ))}
         </select>
         <span class="quiet">{describe(pane.value)}</span>
       </div>
-      {answers.length === 0 && <p class="quiet">The answer with {codec} appears here.</p>}
+      {answers.length === 0 && <p class="quiet">{texts.compare.noAnswer(codec)}</p>}
       {answers.map((tokens, i) => (
         <div key={i}>
           {questions.value.length > 1 && <p class="quiet">{questions.value[i]}</p>}
@@ -166,8 +173,8 @@ function PaneView({ title, pane, marks }: PaneProps) {
 }
 
 function describe({ phase, read: { done, total }, answers }: Pane): string {
-  if (phase === 'waiting' || phase === 'loading') return `${phase}…`;
-  if (phase === 'reading') return total > 0 ? `reading ${formatCount(done)} of ${formatCount(total)}` : 'reading…';
+  if (phase === 'waiting' || phase === 'loading') return texts.compare[phase];
+  if (phase === 'reading') return total > 0 ? texts.compare.readingOf(done, total) : texts.compare.reading;
   const tokens = answers.flat().length;
-  return tokens > 0 ? `${tokens} token${tokens === 1 ? '' : 's'}` : '';
+  return tokens > 0 ? texts.tokens(tokens) : '';
 }

@@ -1,5 +1,6 @@
 /** How two answers to the same question differ, token by token. */
 import type { ScoredToken } from '../engine/engine.ts';
+import { texts } from '../texts/index.ts';
 
 export interface Difference {
   /** Index of the first token that differs; undefined if none does. */
@@ -16,10 +17,10 @@ export interface Difference {
 
 /** How much two probabilities of a token differ at most, in plain words. */
 export const LEVELS: readonly { below: number; label: string }[] = [
-  { below: 0.01, label: 'as sure, within 1 %' },
-  { below: 0.05, label: 'within 5 %' },
-  { below: 0.2, label: 'within 20 %' },
-  { below: Number.POSITIVE_INFINITY, label: 'more' },
+  { below: 0.01, label: texts.compare.levels.asSure },
+  { below: 0.05, label: texts.compare.levels.within5 },
+  { below: 0.2, label: texts.compare.levels.within20 },
+  { below: Number.POSITIVE_INFINITY, label: texts.compare.levels.more },
 ];
 
 export const levelOf = (left: number, right: number): number =>

@@ -1,5 +1,6 @@
 /** What is compared in numbers, for the bars of the page and of the picture. */
-import { formatBytes, formatRate } from '../format.ts';
+import { formatBytes } from '../format.ts';
+import { texts } from '../texts/index.ts';
 import type { Pane } from './comparison.ts';
 
 export interface Measure {
@@ -10,10 +11,10 @@ export interface Measure {
 
 const orDash = (format: (value: number) => string) => (value: number) => (value > 0 ? format(value) : '–');
 
-const MEMORY: Measure = { title: 'Memory of the cache', of: pane => pane.bytes, format: orDash(formatBytes) };
+const MEMORY: Measure = { title: texts.compare.memory, of: pane => pane.bytes, format: orDash(formatBytes) };
 const SPEEDS: readonly Measure[] = [
-  { title: 'Reading speed', of: pane => rateOf(pane.reading), format: orDash(formatRate) },
-  { title: 'Answering speed', of: pane => rateOf(pane.answering), format: orDash(formatRate) },
+  { title: texts.compare.readingSpeed, of: pane => rateOf(pane.reading), format: orDash(texts.rate) },
+  { title: texts.compare.answeringSpeed, of: pane => rateOf(pane.answering), format: orDash(texts.rate) },
 ];
 
 /** Short prompts and answers have no speed. */

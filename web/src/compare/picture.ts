@@ -1,4 +1,5 @@
 /** The comparison as an image to show to others: the bars, the strip, the beginning of both answers. */
+import { texts } from '../texts/index.ts';
 import type { Pane } from './comparison.ts';
 import { levelOf } from './difference.ts';
 import { type Measure, measuresOf, shareOf } from './measures.ts';
@@ -30,7 +31,7 @@ export async function savePicture(picture: Picture): Promise<void> {
   canvas.getContext('2d')!.drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(image.src);
   const png = await new Promise<Blob>((resolve, reject) => {
-    canvas.toBlob(blob => (blob ? resolve(blob) : reject(new Error('The image cannot be drawn.'))), 'image/png');
+    canvas.toBlob(blob => (blob ? resolve(blob) : reject(new Error(texts.compare.noImage))), 'image/png');
   });
   const [left, right] = picture.panes;
   const href = URL.createObjectURL(png);
@@ -47,13 +48,13 @@ function drawPicture({ title, questions, panes, probabilities, summary }: Pictur
   );
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${HEIGHT}" width="${WIDTH}" height="${HEIGHT}">
 <rect width="100%" height="100%" fill="#faf7f1"/>
-${text(MARGIN, 68, 26, `${panes[0].codec} and ${panes[1].codec}: the same questions, two caches`, 'font-weight="600"')}
+${text(MARGIN, 68, 26, texts.compare.imageTitle(panes[0].codec, panes[1].codec), 'font-weight="600"')}
 ${lines(MARGIN, 104, 17, wrap(title, 120, 1))}
 ${measuresOf(panes).map(drawBars(panes)).join('\n')}
 ${cells.join('\n')}
 ${lines(MARGIN, 346, 16, wrap(summary, 125, 2))}
 ${panes.map((pane, i) => answersOf(MARGIN + i * (COLUMN + MARGIN), pane, questions)).join('\n')}
-${text(WIDTH - MARGIN, HEIGHT - 24, 14, 'Kvasir', 'text-anchor="end" fill-opacity=".6"')}
+${text(WIDTH - MARGIN, HEIGHT - 24, 14, texts.app.name, 'text-anchor="end" fill-opacity=".6"')}
 </svg>`;
 }
 

@@ -1,5 +1,6 @@
 /** A cell per token of the answer: how much its probability differs between the two caches. */
 import type { ScoredToken } from '../engine/engine.ts';
+import { texts } from '../texts/index.ts';
 import { LEVELS, levelOf } from './difference.ts';
 
 interface StripProps {
@@ -17,7 +18,7 @@ export function Strip({ probabilities, tokens, summary }: StripProps) {
           <span
             key={i}
             class={`level-${levelOf(left, right)}`}
-            title={`“${tokens[i]!.text.trim()}”: ${percent(left)} and ${percent(right)}`}
+            title={texts.compare.token(tokens[i]!.text.trim(), percent(left), percent(right))}
           />
         ))}
       </div>

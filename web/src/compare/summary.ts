@@ -1,5 +1,6 @@
 /** What a comparison shows, in a few words. */
 import type { ScoredToken } from '../engine/engine.ts';
+import { texts } from '../texts/index.ts';
 import { type Difference, levelOf } from './difference.ts';
 
 interface Compared {
@@ -17,9 +18,9 @@ export function summarize(sides: readonly [Compared, Compared], differences: rea
   const probabilities = differences.flatMap(difference => difference.probabilities);
   const asSure = probabilities.filter(([left, right]) => levelOf(left, right) === 0).length;
   return [
-    ratio > WORTH_SAYING && `${less.codec} takes ${ratio.toFixed(1)} times less memory than ${more.codec}.`,
+    ratio > WORTH_SAYING && texts.compare.lessMemory(less.codec, ratio, more.codec),
     differences.length > 1 ? describeAnswers(differences) : describeAnswer(sides, differences[0]!),
-    `${asSure} of ${probabilities.length} tokens are as likely with both, within 1 %.`,
+    texts.compare.asLikely(asSure, probabilities.length),
   ]
     .filter(Boolean)
     .join(' ');
@@ -27,13 +28,11 @@ export function summarize(sides: readonly [Compared, Compared], differences: rea
 
 function describeAnswers(differences: readonly Difference[]): string {
   const same = differences.filter(({ first }) => first === undefined).length;
-  return same === differences.length
-    ? `All ${same} answers are the same.`
-    : `${same} of ${differences.length} answers are the same.`;
+  return texts.compare.sameAnswers(same, differences.length);
 }
 
 function describeAnswer([left, right]: readonly [Compared, Compared], { first, probabilities }: Difference): string {
-  if (first === undefined) return `Both write the same ${probabilities.length} tokens.`;
-  const word = ({ answers }: Compared) => `“${answers[0]?.[first]?.text.trim() ?? ''}”`;
-  return `The same for ${first} tokens; then ${left.codec} writes ${word(left)} and ${right.codec} ${word(right)}.`;
+  if (first === undefined) return texts.compare.sameTokens(probabilities.length);
+  const word = ({ answers }: Compared) => answers[0]?.[first]?.text.trim() ?? '';
+  return texts.compare.parts(first, left.codec, word(left), right.codec, word(right));
 }

@@ -1,5 +1,5 @@
 /** The text of a file that the user adds: plain text, PDF or Word. Errors say in plain words what is wrong. */
-import { formatBytes } from '../format.ts';
+import { texts } from '../texts/index.ts';
 
 /** What the picker offers. */
 export const ACCEPTED = 'text/*,.pdf,.docx,.md,.txt,.json,.ts,.js,.py,.c,.h,.rs,.go,.java,.csv,.xml,.yaml,.toml,.log';
@@ -13,22 +13,17 @@ type Kind = 'text' | 'pdf' | 'docx';
 /** `onProgress`: 0 to 1, for documents that take a while. */
 export async function readDocument(file: File, onProgress: (fraction: number) => void): Promise<string> {
   const { name, size } = file;
-  if (/\.gguf$/i.test(name)) throw new Error(`${name} is a model. Open it under “Runs on”, in this browser.`);
+  if (/\.gguf$/i.test(name)) throw new Error(texts.documents.isModel(name));
   const kind: Kind = /\.pdf$/i.test(name) ? 'pdf' : /\.docx$/i.test(name) ? 'docx' : 'text';
   const maxBytes = kind === 'text' ? MAX_TEXT_BYTES : MAX_DOCUMENT_BYTES;
-  if (size > maxBytes)
-    throw new Error(`${name} is too large (${formatBytes(size)}); at most ${formatBytes(maxBytes)}.`);
+  if (size > maxBytes) throw new Error(texts.documents.tooLarge(name, size, maxBytes));
   const bytes = await file.arrayBuffer().catch(() => {
     // It was changed or deleted after it had been chosen.
-    throw new Error(`${name} cannot be read. Choose it again.`);
+    throw new Error(texts.documents.unreadable(name));
   });
   const text = await textOf(kind, name, new Uint8Array(bytes), onProgress);
   if (text.trim() !== '') return text;
-  throw new Error(
-    kind === 'pdf' && size > 0
-      ? `${name} has no text: it seems to be scanned. Convert it with a program that recognizes text (OCR).`
-      : `${name} is empty.`,
-  );
+  throw new Error(kind === 'pdf' && size > 0 ? texts.documents.scanned(name) : texts.documents.empty(name));
 }
 
 async function textOf(
@@ -39,18 +34,16 @@ async function textOf(
 ): Promise<string> {
   if (kind === 'text') {
     const text = new TextDecoder().decode(bytes);
-    if (text.includes('\0')) throw new Error(`${name} is not a text file, nor a PDF or Word document (.docx).`);
+    if (text.includes('\0')) throw new Error(texts.documents.notText(name));
     return text;
   }
   const reader = await load(kind, name);
   try {
     return await reader(bytes, onProgress);
   } catch (error) {
-    throw new Error(
-      (error as Error).name === 'PasswordException' || (kind === 'docx' && isEncrypted(bytes))
-        ? `${name} is encrypted. Save it without a password, then add it again.`
-        : `${name} is damaged, or no ${kind === 'pdf' ? 'PDF' : 'Word'} document.`,
-    );
+    if ((error as Error).name === 'PasswordException' || (kind === 'docx' && isEncrypted(bytes)))
+      throw new Error(texts.documents.encrypted(name));
+    throw new Error(kind === 'pdf' ? texts.documents.notPdf(name) : texts.documents.notWord(name));
   }
 }
 
@@ -61,7 +54,7 @@ async function load(kind: 'pdf' | 'docx', name: string): Promise<Reader> {
   try {
     return kind === 'pdf' ? (await import('./pdf.ts')).readPdf : (await import('./docx.ts')).readDocx;
   } catch {
-    throw new Error(`${name} cannot be read without a network. Try again later.`);
+    throw new Error(texts.documents.needsNetwork(name));
   }
 }
 

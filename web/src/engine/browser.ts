@@ -1,5 +1,6 @@
 /** The library in a Web Worker as an engine: a model in this browser. */
 import { type RemoteService, startWorker } from 'kvasir/worker';
+import { texts } from '../texts/index.ts';
 import { isPreset } from './codecs.ts';
 import {
   type AnswerEnd,
@@ -89,14 +90,14 @@ async function fetchFile(path: string): Promise<Blob> {
   const url = new URL(path, document.baseURI).href;
   try {
     const response = await fetch(url);
-    if (!response.ok) throw new EngineError(`${url} cannot be loaded: the host answered ${response.status}.`);
+    if (!response.ok) throw new EngineError(texts.connection.noFile(url, response.status));
     await cache?.put(url, response.clone()).catch(() => {});
     return await response.blob();
   } catch (error) {
     const kept = await cache?.match(url);
     if (kept) return kept.blob();
     if (error instanceof EngineError) throw error;
-    throw new EngineError(`Mimir cannot be loaded: ${location.host} does not answer.`, 'lost');
+    throw new EngineError(texts.connection.noMimir(location.host), 'lost');
   }
 }
 

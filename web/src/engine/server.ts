@@ -1,4 +1,6 @@
 /** `kvasir serve` as an engine. */
+
+import { texts } from '../texts/index.ts';
 import {
   type AnswerEnd,
   type AnswerPart,
@@ -72,8 +74,7 @@ export interface ServerOptions {
 const POLL_MS = 500;
 const WATCH_MS = 5000;
 
-const lostError = (): EngineError =>
-  new EngineError('The server does not answer: it was stopped, or the network is gone.', 'lost');
+const lostError = (): EngineError => new EngineError(texts.connection.lost, 'lost');
 
 /** Connects to a server, and waits until its model is loaded. */
 export async function openServer({ address = '', apiKey, onWait }: ServerOptions = {}): Promise<Engine> {
@@ -97,14 +98,14 @@ export async function openServer({ address = '', apiKey, onWait }: ServerOptions
     });
     if (response.ok) return response;
     const { error } = await response.json().catch(() => ({}));
-    if (response.status === 401) throw new EngineError('This server needs an API key.', 'key');
-    throw new EngineError(error?.message ?? `The server answered with status ${response.status}.`);
+    if (response.status === 401) throw new EngineError(texts.connection.needsKey, 'key');
+    throw new EngineError(error?.message ?? texts.connection.badStatus(response.status));
   };
   const readStatus = async (): Promise<Status> => (await send('/status')).json();
 
   let status = await findServer(readStatus, address);
   while (status.status !== 'ready' || !status.info) {
-    if (status.status === 'failed') throw new EngineError(status.reason ?? 'The server could not load its model.');
+    if (status.status === 'failed') throw new EngineError(status.reason ?? texts.connection.notLoaded);
     onWait?.(status.status);
     await new Promise(resolve => setTimeout(resolve, POLL_MS));
     status = await readStatus();
@@ -140,7 +141,7 @@ async function findServer(readStatus: () => Promise<Status>, address: string): P
   } catch (error) {
     if (error instanceof EngineError && error.reason !== 'failed') throw error;
   }
-  throw new EngineError(`There is no Kvasir server at ${address || location.origin}.`, 'absent');
+  throw new EngineError(texts.connection.noServer(address || location.origin), 'absent');
 }
 
 function describe({ model, info }: Status): ModelInfo {

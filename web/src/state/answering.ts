@@ -1,6 +1,7 @@
 /** Answers that are being made: at most one per conversation, in all tabs together. */
 import { batch, computed, signal } from '@preact/signals';
 import { type Engine, EngineError } from '../engine/engine.ts';
+import { texts } from '../texts/index.ts';
 import { connection, reconnect } from './connection.ts';
 import { type Conversation, cachedTokens, type Message, newId, turnsOf, type Versions } from './conversation.ts';
 import { current, findConversation, save } from './conversations.ts';
@@ -72,14 +73,13 @@ export async function answer(conversation: Conversation, options: AnswerOptions 
   const { engine } = connection.value;
   const { id } = conversation;
   if (!engine || runs.value.has(id) || starting.has(id)) return;
-  if (runs.value.size >= engine.info.maxAnswers)
-    return refuse(`${runs.value.size} answers are being made, as many as run at a time. Wait for one, or stop it.`);
+  if (runs.value.size >= engine.info.maxAnswers) return refuse(texts.messages.tooMany(runs.value.size));
   starting.add(id);
   try {
     await withLock(id, { ifAvailable: true }, async isFree => {
       starting.delete(id);
       if (isFree) await answerWith(engine, conversation, options);
-      else refuse('Another tab answers in this conversation. Wait until it is done, then ask again.');
+      else refuse(texts.messages.otherTab);
     });
   } finally {
     starting.delete(id);
@@ -120,7 +120,7 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
   batch(() => {
     void save(conversation);
     setRun(id, { message, tokens, rate: 0, stop: () => abort.abort() });
-    announcement.value = 'Reading the prompt';
+    announcement.value = texts.messages.readingPrompt;
     onStart?.();
   });
   /** Tokens of the prompt in the cache: at first, and now. */
@@ -145,7 +145,7 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
       const { text, reasoning, tokens: count } = next.value;
       if (tokens === 0) {
         firstToken = performance.now();
-        announcement.value = 'Answering';
+        announcement.value = texts.messages.answering;
       }
       tokens += count;
       message = {
@@ -168,7 +168,8 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
         prefillSeconds: ((firstToken || performance.now()) - started) / 1000,
       },
     };
-    announcement.value = finish === 'cancelled' ? 'Stopped' : `Answer: ${message.text.slice(0, 300)}`;
+    announcement.value =
+      finish === 'cancelled' ? texts.messages.stoppedNow : texts.messages.answerIs(message.text.slice(0, 300));
   } catch (error) {
     const { message: reason } = error as Error;
     message = { ...message, error: reason };
@@ -196,7 +197,7 @@ async function finish(engine: Engine, id: string, message: Message): Promise<voi
   });
   keepUnfinished('answers', id, undefined);
   if (isKept && message.error === undefined)
-    engine.keep(id).catch(error => showNotice(`The cache could not be saved: ${error.message}`));
+    engine.keep(id).catch(error => showNotice(texts.conversations.cacheNotSaved(error.message)));
 }
 
 function append(conversation: string, message: Message): Promise<void> | undefined {

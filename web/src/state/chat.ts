@@ -2,6 +2,7 @@
 import { batch } from '@preact/signals';
 import { deleteAllProfiles } from '../engine/profiles.ts';
 import { deleteAllStored, deleteSession } from '../engine/sessions.ts';
+import { texts } from '../texts/index.ts';
 import { type AnswerOptions, answer, recoverAnswers, run, runs } from './answering.ts';
 import { before, type Conversation, type Message, newConversation, newId, withMessages } from './conversation.ts';
 import { conversations, current, findConversation, lastOpen, open, save } from './conversations.ts';
@@ -52,7 +53,7 @@ export async function remove(id: string): Promise<void> {
     conversations.value = conversations.value.filter(conversation => conversation.id !== id);
     if (current.value.id === id) current.value = conversations.value[0] ?? newConversation();
   });
-  announcement.value = 'Conversation deleted';
+  announcement.value = texts.conversations.deleted;
   forgetUnfinished(id);
   await deleteConversation(id);
   await deleteSession(id);
@@ -66,7 +67,7 @@ export async function removeAll(): Promise<void> {
     conversations.value = [];
     current.value = newConversation();
   });
-  announcement.value = 'All is deleted';
+  announcement.value = texts.conversations.allDeleted;
   for (const id of ids) forgetUnfinished(id);
   try {
     await deleteAllConversations();
@@ -122,10 +123,9 @@ export async function importConversations(file: File): Promise<void> {
     const found = fromJson(await file.text());
     const added = found.filter(({ id }) => !findConversation(id));
     for (const conversation of added) await save(conversation);
-    const known = found.length - added.length;
-    showNotice(`${added.length} imported${known > 0 ? `, ${known} already here` : ''}.`);
+    showNotice(texts.transfer.imported(added.length, found.length - added.length));
   } catch (error) {
-    refuse(`${file.name} cannot be imported: ${(error as Error).message}`);
+    refuse(texts.transfer.notImported(file.name, (error as Error).message));
   }
 }
 
@@ -139,10 +139,10 @@ export const goOn = (message: Message): Promise<void> =>
 /** A second conversation with the messages up to this one. */
 export function fork(message: Message): void {
   const kept = [...before(current.value.messages, message.id), message];
-  const forked = newConversation(kept, `${current.value.title} (fork)`);
+  const forked = newConversation(kept, texts.conversations.forkTitle(current.value.title));
   void save(forked);
   open(forked);
-  announcement.value = 'Conversation forked';
+  announcement.value = texts.conversations.forked;
 }
 
 export const stop = (): void => run.value?.stop();

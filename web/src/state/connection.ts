@@ -7,6 +7,7 @@ import { findHubFile, HUB, parseHubName } from '../engine/hub.ts';
 import { findKeptProfile, findProfile, keepProfile } from '../engine/profiles.ts';
 import { openServer } from '../engine/server.ts';
 import { findStoredModel } from '../engine/storage.ts';
+import { texts } from '../texts/index.ts';
 import { announcement, refuse } from './notice.ts';
 import { apiKey, change, type Settings, settings } from './settings.ts';
 
@@ -89,11 +90,11 @@ async function connect(attempt: number, losses = 0): Promise<void> {
       if (!engine) place = 'browser';
     }
     const onProgress = (done: number, total: number) =>
-      show({ phase: 'opening', detail: 'Loading the model', progress: done / total });
+      show({ phase: 'opening', detail: texts.connection.loading, progress: done / total });
     engine ??= await openModel({ onProgress, signal });
     if (attempt !== attempts) return await engine.close();
     show({ phase: 'ready', engine });
-    if (losses > 0) announcement.value = 'The server is back';
+    if (losses > 0) announcement.value = texts.connection.serverBack;
     void refreshCacheUse();
     void engine.ended.then(error => {
       if (connection.value.engine !== engine) return;
@@ -110,7 +111,7 @@ async function findServer(onWait: (detail: string) => void): Promise<Engine | un
   try {
     const engine = await openServer({
       apiKey: apiKey.read(),
-      onWait: detail => onWait(`The server is ${detail}`),
+      onWait: detail => onWait(texts.connection.serverIs(detail)),
     });
     if (!hasServer.value) change({ isStaticHost: false });
     return engine;
@@ -129,10 +130,7 @@ let lastGood = settings.value.model;
 type Loading = Pick<BrowserOptions, 'onProgress' | 'signal'>;
 
 async function openModel(options: Loading): Promise<Engine> {
-  if (missingFile.value !== undefined)
-    throw new EngineError(
-      `${missingFile.value} was opened from a file, and a page may not open it again by itself. Choose it again.`,
-    );
+  if (missingFile.value !== undefined) throw new EngineError(texts.connection.fileGone(missingFile.value));
   const model = browserModel.value;
   const profile = model && (await findProfile(model, options.signal));
   const engine = await openWithProfile(model, profile, options).catch(error => {
@@ -168,7 +166,7 @@ async function openWithProfile(
   } catch (error) {
     if (!profile || !(error instanceof EngineError) || error.reason !== 'model') throw error;
     const engine = await open();
-    refuse(`The profile is not used. ${error.message}`);
+    refuse(texts.connection.profileNotUsed(error.message));
     return engine;
   }
 }
@@ -203,7 +201,7 @@ export function openModelFiles(files: readonly File[]): Promise<void> {
   const profile = files.find(isProfileFile);
   const model = file ? { file } : browserModel.value;
   if (!model) {
-    refuse('Mimir has its profile already. Open another model first, or its .gguf file together with the profile.');
+    refuse(texts.connection.mimirHasProfile);
     return Promise.resolve();
   }
   return openHere({ ...model, ...(profile && { profile }) });
@@ -216,8 +214,7 @@ export const isProfileFile = ({ name }: File): boolean => /\.kvprofile$/i.test(n
 export async function loadNamedModel(name: string, onFound?: () => void): Promise<void> {
   const hub = hubOf(settings.value);
   const hubName = parseHubName(name, hub);
-  if (!hubName && !/^(https?:|\.{0,2}\/)/.test(name.trim()))
-    throw new EngineError(`${name} is no name of a model, such as owner/name:Q4_K_M, and no address.`);
+  if (!hubName && !/^(https?:|\.{0,2}\/)/.test(name.trim())) throw new EngineError(texts.models.noName(name));
   const url = hubName ? (await findHubFile(hubName, hub)).url : new URL(name.trim(), document.baseURI).href;
   onFound?.();
   await openHere({ url });
@@ -230,7 +227,7 @@ const hubOf = ({ hub }: Settings): string => (hub ? new URL(hub, document.baseUR
 export function changeHub(text: string): void {
   const hub = text.trim();
   const isAddress = URL.canParse(hub, document.baseURI) && /^(https?:\/\/|\.{0,2}\/)/.test(hub);
-  if (hub && !isAddress) throw new EngineError(`${hub} is no address, such as https://hub.example.org or ./models.`);
+  if (hub && !isAddress) throw new EngineError(texts.models.noHub(hub));
   change({ hub: hub || undefined });
 }
 

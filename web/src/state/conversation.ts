@@ -1,5 +1,6 @@
 /** A conversation as it is shown and saved. All of it is plain data; changes make new objects. */
 import type { Finish, ModelInfo, Turn } from '../engine/engine.ts';
+import { texts } from '../texts/index.ts';
 
 /** A text that the user has added to a message. */
 export interface Attachment {
@@ -102,10 +103,10 @@ export const turnsOf = (
 /** Why an answer is not complete; undefined if it is. It can go on. */
 export function describeUnfinished({ stats, error }: Message): string | undefined {
   if (error !== undefined) return '';
-  if (stats === undefined) return 'The page was left before this answer was complete.';
-  if (stats.finish === 'length') return 'Cut off: the maximum length is reached, or the context is full.';
-  if (stats.finish === 'loop') return 'Stopped: the answer repeated itself.';
-  return stats.finish === 'cancelled' ? 'Stopped.' : undefined;
+  if (stats === undefined) return texts.messages.pageLeft;
+  if (stats.finish === 'length') return texts.messages.cutOff;
+  if (stats.finish === 'loop') return texts.messages.repeated;
+  return stats.finish === 'cancelled' ? texts.messages.stopped : undefined;
 }
 
 /** The messages before one, and without it. */

@@ -1,5 +1,6 @@
 /** The saved conversations, and the one that is shown. */
 import { batch, signal } from '@preact/signals';
+import { texts } from '../texts/index.ts';
 import { type Conversation, newConversation } from './conversation.ts';
 import { writeConversation } from './database.ts';
 import { describeStorageError, showNotice } from './notice.ts';
@@ -29,6 +30,6 @@ export function save(conversation: Conversation): Promise<void> {
     conversations.value = [conversation, ...others].sort((a, b) => b.updated - a.updated);
   });
   return writeConversation(conversation).catch(error =>
-    showNotice(`The conversation could not be saved: ${describeStorageError(error)}`),
+    showNotice(texts.conversations.notSaved(describeStorageError(error))),
   );
 }

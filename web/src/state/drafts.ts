@@ -1,5 +1,6 @@
 /** Messages that are being written: each conversation has its own, which outlives the page. */
 import { batch, computed, signal } from '@preact/signals';
+import { texts } from '../texts/index.ts';
 import { connection } from './connection.ts';
 import { type Attachment, newId } from './conversation.ts';
 import { current } from './conversations.ts';
@@ -49,7 +50,7 @@ export async function addText(name: string, text: string, conversation = current
   const added: Attachment = { id: newId(), name, text };
   batch(() => {
     changeDraft({ attachments: [...attachmentsNow(), added] }, conversation);
-    announcement.value = `${name} added`;
+    announcement.value = texts.documents.added(name);
   });
   const tokens = await connection.value.engine?.countTokens(text).catch(() => undefined);
   // It may have been sent or removed meanwhile.

@@ -1,5 +1,6 @@
 /** What the page tells beside the conversation. */
 import { signal } from '@preact/signals';
+import { texts } from '../texts/index.ts';
 
 /** For screen readers: what has just happened. */
 export const announcement = signal('');
@@ -25,6 +26,4 @@ export function refuse(text: string): void {
 }
 
 export const describeStorageError = ({ name, message }: Error): string =>
-  name === 'QuotaExceededError'
-    ? 'the storage of this browser is full. Delete conversations or models that are not needed.'
-    : message;
+  name === 'QuotaExceededError' ? texts.conversations.storageFull : message;

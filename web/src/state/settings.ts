@@ -31,18 +31,20 @@ export interface Settings {
 }
 
 /** Settings of answers that go together. */
-export const STYLES: Readonly<Record<string, Pick<Settings, 'temperature' | 'topP'>>> = {
-  Exact: { temperature: 0, topP: 1 },
-  Balanced: { temperature: 0.3, topP: 1 },
-  Varied: { temperature: 0.9, topP: 0.95 },
+export const STYLES = {
+  exact: { temperature: 0, topP: 1 },
+  balanced: { temperature: 0.3, topP: 1 },
+  varied: { temperature: 0.9, topP: 0.95 },
 };
+
+export type Style = keyof typeof STYLES;
 
 const KEY = 'kvasir.settings';
 const API_KEY = 'kvasir.apiKey';
 
 const defaults: Settings = {
   ...{ theme: 'auto', place: 'server', device: 'wasm', codec: DEFAULT_CACHE },
-  ...{ ...STYLES.Balanced!, repetitionPenalty: 1, maxTokens: 4096, system: '' },
+  ...{ ...STYLES.balanced, repetitionPenalty: 1, maxTokens: 4096, system: '' },
 };
 
 function read(): Settings {

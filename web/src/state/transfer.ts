@@ -1,4 +1,5 @@
 /** Conversations as files: JSON has everything and can be imported, Markdown is for reading. */
+import { texts } from '../texts/index.ts';
 import type { Attachment, Conversation, Message } from './conversation.ts';
 
 const FORMAT = 'kvasir conversations';
@@ -13,11 +14,11 @@ export function fromJson(text: string): Conversation[] {
   try {
     file = JSON.parse(text);
   } catch {
-    throw new Error('it is not JSON.');
+    throw new Error(texts.transfer.notJson);
   }
   if (!isObject(file) || file.format !== FORMAT || !Array.isArray(file.conversations))
-    throw new Error('it has no conversations of this app.');
-  if (file.version !== VERSION) throw new Error(`it has version ${file.version}; this app reads version ${VERSION}.`);
+    throw new Error(texts.transfer.notOurs);
+  if (file.version !== VERSION) throw new Error(texts.transfer.otherVersion(file.version, VERSION));
   return file.conversations.map(readConversation);
 }
 
@@ -36,7 +37,7 @@ const ID = /^[\w-]{1,64}$/;
 
 const isText = (value: unknown): value is string => typeof value === 'string';
 const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value);
-const damaged = () => new Error('a conversation in it is damaged.');
+const damaged = () => new Error(texts.transfer.damaged);
 
 function readMessages(value: unknown): Message[] {
   if (!Array.isArray(value)) throw damaged();
@@ -87,14 +88,14 @@ function readVersions({ before, after }: Record<string, unknown>): Message['vers
 export function toMarkdown({ title, messages }: Conversation): string {
   const parts = messages.map(({ role, text, attachments = [] }) =>
     [
-      role === 'user' ? '## Question' : '## Answer',
-      ...attachments.map(({ name }) => `*With the document ${name}*`),
+      `## ${role === 'user' ? texts.transfer.question : texts.transfer.answer}`,
+      ...attachments.map(({ name }) => `*${texts.transfer.withDocument(name)}*`),
       text.trim(),
     ]
       .filter(Boolean)
       .join('\n\n'),
   );
-  return `${[`# ${title || 'Untitled'}`, ...parts].join('\n\n')}\n`;
+  return `${[`# ${title || texts.untitled}`, ...parts].join('\n\n')}\n`;
 }
 
 /** A name of a file on any system. */
@@ -104,5 +105,5 @@ export const fileNameOf = (title: string, extension: string): string =>
       .replace(/[^\p{L}\p{N} _-]+/gu, '')
       .trim()
       .slice(0, 60)
-      .trim() || 'conversation'
+      .trim() || texts.transfer.fileName
   }.${extension}`;

@@ -2,6 +2,7 @@
  * What is not part of a conversation yet, by conversation: the message that is being written, and the answer that grows.
  * It is kept in a database of its own, which no other tab has to read again.
  */
+import { texts } from '../texts/index.ts';
 import type { Attachment, Message } from './conversation.ts';
 import { describeStorageError, showNotice } from './notice.ts';
 
@@ -38,7 +39,7 @@ export function keepUnfinished<K extends Kind>(kind: K, conversation: string, va
     if (value === undefined) store.delete(conversation);
     else store.put(value, conversation);
     transaction.onabort = () =>
-      showNotice(`What is not finished could not be saved: ${describeStorageError(transaction.error!)}`);
+      showNotice(texts.conversations.unfinishedNotSaved(describeStorageError(transaction.error!)));
     // All in one turn, and committed at once: of a page that is being left, nothing runs later.
     transaction.commit();
   };

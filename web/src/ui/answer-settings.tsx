@@ -1,6 +1,6 @@
 /** How answers are chosen, how long they may be, and what the model is told before. */
-import { formatCount } from '../format.ts';
-import { change, type Settings, STYLES, settings } from '../state/settings.ts';
+import { change, type Settings, STYLES, type Style, settings } from '../state/settings.ts';
+import { texts } from '../texts/index.ts';
 
 /** Tokens of an answer; 0: as many as fit. */
 const LENGTHS = [256, 512, 1024, 2048, 4096, 8192, 16384, 0];
@@ -9,59 +9,59 @@ export function AnswerSettings() {
   const { temperature, topP, repetitionPenalty, seed, maxTokens, system } = settings.value;
   return (
     <section class="card" aria-labelledby="answers-title">
-      <h2 id="answers-title">Answers</h2>
+      <h2 id="answers-title">{texts.answers.title}</h2>
       <StylePicker />
       <Slider
         name="temperature"
-        title="Temperature"
+        title={texts.answers.temperature}
         max={1.5}
         step={0.1}
-        text={temperature === 0 ? '0: always the likeliest word' : String(temperature)}
+        text={temperature === 0 ? texts.answers.zeroTemperature : String(temperature)}
       />
       <label class="field">
-        <span>Maximum length</span>
+        <span>{texts.answers.maxLength}</span>
         <select value={String(maxTokens)} onChange={event => change({ maxTokens: Number(event.currentTarget.value) })}>
           {LENGTHS.map(length => (
             <option key={length} value={String(length)}>
-              {length === 0 ? 'As long as the context' : `${formatCount(length)} tokens`}
+              {length === 0 ? texts.answers.asContext : texts.tokens(length)}
             </option>
           ))}
         </select>
       </label>
       <details>
-        <summary>More</summary>
+        <summary>{texts.answers.more}</summary>
         <label class="field">
-          <span>System prompt</span>
+          <span>{texts.answers.system}</span>
           <textarea
             rows={3}
             value={system}
-            placeholder="What the model is told before each conversation"
+            placeholder={texts.answers.aboutSystem}
             onInput={event => change({ system: event.currentTarget.value })}
           />
         </label>
         <Slider
           name="topP"
-          title="Top-p"
+          title={texts.answers.topP}
           min={0.05}
           max={1}
           step={0.05}
-          text={topP === 1 ? '1: all words' : String(topP)}
+          text={topP === 1 ? texts.answers.allWords : String(topP)}
         />
         <Slider
           name="repetitionPenalty"
-          title="Repetition penalty"
+          title={texts.answers.penalty}
           min={1}
           max={1.5}
           step={0.05}
-          text={repetitionPenalty === 1 ? '1: none' : String(repetitionPenalty)}
+          text={repetitionPenalty === 1 ? texts.answers.noPenalty : String(repetitionPenalty)}
         />
         <label class="field">
-          <span>Seed</span>
+          <span>{texts.answers.seed}</span>
           <input
             type="number"
             step={1}
             value={seed ?? ''}
-            placeholder="Another one each time"
+            placeholder={texts.answers.noSeed}
             onInput={({ currentTarget: { valueAsNumber: value } }) =>
               change({ seed: Number.isSafeInteger(value) ? value : undefined })
             }
@@ -74,17 +74,19 @@ export function AnswerSettings() {
 
 /** What the sliders say together, by one name. */
 function StylePicker() {
-  const used = Object.entries(STYLES).find(
-    ([, { temperature, topP }]) => temperature === settings.value.temperature && topP === settings.value.topP,
-  );
+  const names = Object.keys(STYLES) as Style[];
+  const used = names.find(name => {
+    const { temperature, topP } = STYLES[name];
+    return temperature === settings.value.temperature && topP === settings.value.topP;
+  });
   return (
     <label class="field">
-      <span>Style</span>
-      <select value={used?.[0] ?? ''} onChange={event => change(STYLES[event.currentTarget.value] ?? {})}>
-        {!used && <option value="">Your own</option>}
-        {Object.keys(STYLES).map(name => (
+      <span>{texts.answers.style}</span>
+      <select value={used ?? ''} onChange={event => change(STYLES[event.currentTarget.value as Style])}>
+        {!used && <option value="">{texts.answers.ownStyle}</option>}
+        {names.map(name => (
           <option key={name} value={name}>
-            {name}
+            {texts.answers.styles[name]}
           </option>
         ))}
       </select>

@@ -9,6 +9,7 @@ import { connection } from '../state/connection.ts';
 import { current } from '../state/conversations.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement, closeNotice, notice } from '../state/notice.ts';
+import { texts } from '../texts/index.ts';
 import { Composer } from './composer.tsx';
 import { DeletionDialog } from './deletion.tsx';
 import { Dialog } from './dialog.tsx';
@@ -78,7 +79,7 @@ export function App() {
   }, []);
 
   useEffect(() => {
-    document.title = current.value.title ? `${current.value.title} – Kvasir` : 'Kvasir';
+    document.title = current.value.title ? texts.app.title(current.value.title) : texts.app.name;
   }, [current.value.title]);
 
   return (
@@ -87,7 +88,7 @@ export function App() {
         <button
           type="button"
           class="icon-button narrow-only"
-          aria-label="Conversations"
+          aria-label={texts.app.conversations}
           onClick={() => {
             drawer.value = 'menu';
           }}
@@ -95,7 +96,7 @@ export function App() {
           <MenuIcon />
         </button>
         <h1>
-          <img src="./icon.svg" alt="" width="28" height="28" /> Kvasir
+          <img src="./icon.svg" alt="" width="28" height="28" /> {texts.app.name}
         </h1>
         <button
           type="button"
@@ -103,13 +104,13 @@ export function App() {
           aria-pressed={isComparing.value}
           onClick={toggleCompare}
         >
-          <CompareIcon /> <span>Compare codecs</span>
+          <CompareIcon /> <span>{texts.app.compare}</span>
         </button>
         <ModelBadge />
         <button
           type="button"
           class="icon-button medium-only"
-          aria-label="Cache and model"
+          aria-label={texts.app.details}
           onClick={() => {
             drawer.value = 'details';
           }}
@@ -117,17 +118,17 @@ export function App() {
           <GaugeIcon />
         </button>
       </header>
-      <aside class="left wide-enough" aria-label="Saved conversations">
+      <aside class="left wide-enough" aria-label={texts.app.saved}>
         <Sidebar onChoose={showChat} />
       </aside>
       <main>{isComparing.value ? <Comparison /> : <Body />}</main>
-      <aside class="right wide-enough" aria-label="Cache and model">
+      <aside class="right wide-enough" aria-label={texts.app.details}>
         <Inspector />
       </aside>
-      <Dialog kind="drawer" title="Conversations" isOpen={drawer.value === 'menu'} onClose={closeDrawer}>
+      <Dialog kind="drawer" title={texts.app.conversations} isOpen={drawer.value === 'menu'} onClose={closeDrawer}>
         <Sidebar onChoose={showChat} />
       </Dialog>
-      <Dialog kind="drawer" title="Cache and model" isOpen={drawer.value === 'details'} onClose={closeDrawer}>
+      <Dialog kind="drawer" title={texts.app.details} isOpen={drawer.value === 'details'} onClose={closeDrawer}>
         <Inspector />
       </Dialog>
       <DeletionDialog />
@@ -156,7 +157,7 @@ function Body() {
         {(phase === 'failed' || phase === 'lost') && <Failure />}
         <Notice />
         <Composer
-          placeholder={messages.value.length > 0 ? 'Reply…' : 'Ask, or drop a document…'}
+          placeholder={messages.value.length > 0 ? texts.composer.reply : texts.composer.ask}
           isRunning={run.value !== undefined}
           onSend={() => void send()}
           onStop={stop}
@@ -171,7 +172,7 @@ function Notice() {
   return (
     <div class="notice-row" role="alert">
       <p>{notice.value}</p>
-      <button type="button" class="icon-button small" onClick={closeNotice} aria-label="Close">
+      <button type="button" class="icon-button small" onClick={closeNotice} aria-label={texts.close}>
         <CloseIcon />
       </button>
     </div>
@@ -181,15 +182,16 @@ function Notice() {
 /** The model, and how full the context is. */
 function ModelBadge() {
   const { phase, engine, detail, progress } = connection.value;
+  const waitsFor = detail ?? texts.app.connecting;
   if (!engine)
     return (
       <p class="badge quiet">
         {(phase === 'failed' || phase === 'lost') && (
           <>
-            <span class="dot failed" /> {phase === 'lost' ? 'No server' : 'No model'}
+            <span class="dot failed" /> {phase === 'lost' ? texts.app.noServer : texts.app.noModel}
           </>
         )}
-        {phase === 'opening' && `${detail ?? 'Connecting'}${progress ? ` ${Math.round(100 * progress)} %` : '…'}`}
+        {phase === 'opening' && (progress ? texts.app.progress(waitsFor, progress) : texts.app.waiting(waitsFor))}
       </p>
     );
   const { fraction } = gaugeOf(tokensInCache.value, engine.info);

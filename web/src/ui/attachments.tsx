@@ -1,10 +1,11 @@
 /** Documents that are added to a message. */
 import { signal } from '@preact/signals';
 import { readDocument } from '../documents/read-document.ts';
-import { formatBytes, formatCount } from '../format.ts';
+import { formatBytes } from '../format.ts';
 import { type Attachment, newId } from '../state/conversation.ts';
 import { current } from '../state/conversations.ts';
 import { addText } from '../state/drafts.ts';
+import { texts } from '../texts/index.ts';
 import { CloseIcon, DocumentIcon } from './icons.tsx';
 
 export const attachmentError = signal('');
@@ -43,7 +44,7 @@ export const ReadingCards = () =>
     <div key={id} class="attachment reading-card">
       <DocumentIcon />
       <span class="attachment-name">{name}</span>
-      <progress value={fraction} max={1} aria-label={`Reading ${name}`} />
+      <progress value={fraction} max={1} aria-label={texts.documents.reading(name)} />
     </div>
   ));
 
@@ -56,13 +57,13 @@ export function AttachmentCard({ attachment, onRemove }: { attachment: Attachmen
         <summary>
           <DocumentIcon />
           <span class="attachment-name">{name}</span>
-          <span class="quiet">{tokens === undefined ? formatBytes(text.length) : `${formatCount(tokens)} tokens`}</span>
+          <span class="quiet">{tokens === undefined ? formatBytes(text.length) : texts.tokens(tokens)}</span>
         </summary>
         {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
         <pre tabIndex={0}>{text.length > PREVIEW ? `${text.slice(0, PREVIEW)}…` : text}</pre>
       </details>
       {onRemove && (
-        <button type="button" class="icon-button small" onClick={onRemove} aria-label={`Remove ${name}`}>
+        <button type="button" class="icon-button small" onClick={onRemove} aria-label={texts.documents.remove(name)}>
           <CloseIcon />
         </button>
       )}

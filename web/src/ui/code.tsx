@@ -1,5 +1,6 @@
 /** A block of code, with colors once it is complete and its language is known. */
 import { useMemo } from 'preact/hooks';
+import { texts } from '../texts/index.ts';
 import { CopyButton } from './copy-button.tsx';
 import { languageOf } from './languages.ts';
 import { createLate } from './late.ts';
@@ -24,8 +25,8 @@ export function Code({ info, code, isComplete }: CodeProps) {
   return (
     <div class="code">
       <div class="code-head">
-        <span class="quiet">{info || 'code'}</span>
-        <CopyButton text={code} name="Copy code" />
+        <span class="quiet">{info || texts.messages.code}</span>
+        <CopyButton text={code} name={texts.messages.copyCode} />
       </div>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
       <pre tabIndex={0}>

@@ -2,12 +2,13 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { ACCEPTED } from '../documents/read-document.ts';
-import { formatCount } from '../format.ts';
 import { tokensInCache } from '../state/answering.ts';
 import { connection } from '../state/connection.ts';
 import { changeDraft, draft, removeAttachment } from '../state/drafts.ts';
+import { texts } from '../texts/index.ts';
 import { AttachmentCard, addFiles, attachmentError, ReadingCards, reading } from './attachments.tsx';
 import { AttachIcon, SendIcon, StopIcon } from './icons.tsx';
+import { Marked } from './marked.tsx';
 
 interface ComposerProps {
   placeholder: string;
@@ -30,9 +31,7 @@ export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerPro
     const info = connection.value.engine?.info;
     const added = draft.value.attachments.reduce((sum, { tokens = 0 }) => sum + tokens, 0);
     const missing = info ? tokensInCache.value + added - info.context : 0;
-    return missing > 0
-      ? `This is ${formatCount(missing)} tokens more than the context of ${formatCount(info!.context)} tokens.`
-      : '';
+    return missing > 0 ? texts.composer.tooLong(missing, info!.context) : '';
   });
 
   // The field grows with its text.
@@ -82,7 +81,7 @@ export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerPro
         ref={field}
         id="composer"
         rows={1}
-        aria-label="Message"
+        aria-label={texts.composer.label}
         aria-describedby="composer-help"
         placeholder={placeholder}
         value={text}
@@ -97,7 +96,12 @@ export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerPro
         }}
       />
       <div class="composer-row">
-        <button type="button" class="icon-button" onClick={() => picker.current?.click()} aria-label="Add a document">
+        <button
+          type="button"
+          class="icon-button"
+          onClick={() => picker.current?.click()}
+          aria-label={texts.composer.addDocument}
+        >
           <AttachIcon />
         </button>
         <input
@@ -115,14 +119,14 @@ export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerPro
           }}
         />
         <span id="composer-help" class="hint">
-          <kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> starts a line, <kbd>Esc</kbd> stops
+          <Marked text={texts.composer.help} as="kbd" />
         </span>
         {isRunning ? (
-          <button type="button" class="send stop" onClick={onStop} aria-label="Stop">
+          <button type="button" class="send stop" onClick={onStop} aria-label={texts.composer.stop}>
             <StopIcon />
           </button>
         ) : (
-          <button type="submit" class="send" disabled={!canSend} aria-label="Send">
+          <button type="submit" class="send" disabled={!canSend} aria-label={texts.composer.send}>
             <SendIcon />
           </button>
         )}

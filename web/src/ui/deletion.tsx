@@ -1,5 +1,6 @@
 /** Asks before something is deleted. */
 import { signal } from '@preact/signals';
+import { texts } from '../texts/index.ts';
 import { Dialog } from './dialog.tsx';
 
 interface Deletion {
@@ -23,10 +24,10 @@ export function DeletionDialog() {
   return (
     <Dialog title={asked.value?.question ?? ''} kind="box" isOpen={asked.value !== undefined} onClose={close}>
       {asked.value?.detail && <p>{asked.value.detail}</p>}
-      <p class="quiet">This cannot be undone.</p>
+      <p class="quiet">{texts.deletion.isFinal}</p>
       <div class="row end">
         <button type="button" class="button" onClick={close}>
-          Cancel
+          {texts.cancel}
         </button>
         <button
           type="button"
@@ -36,7 +37,7 @@ export function DeletionDialog() {
             close();
           }}
         >
-          Delete
+          {texts.deletion.confirm}
         </button>
       </div>
     </Dialog>

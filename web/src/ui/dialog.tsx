@@ -1,6 +1,7 @@
 /** A panel over the page: a drawer at its side on narrow screens, or a box in its middle. */
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
+import { texts } from '../texts/index.ts';
 import { CloseIcon } from './icons.tsx';
 
 interface DialogProps {
@@ -29,7 +30,7 @@ export function Dialog({ title, kind, isOpen, onClose, children }: DialogProps) 
     >
       <div class="dialog-head">
         <h2>{title}</h2>
-        <button type="button" class="icon-button" onClick={onClose} aria-label="Close">
+        <button type="button" class="icon-button" onClick={onClose} aria-label={texts.close}>
           <CloseIcon />
         </button>
       </div>

@@ -2,6 +2,7 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { isModelFile, isProfileFile, openModelFiles } from '../state/connection.ts';
+import { texts } from '../texts/index.ts';
 import { addFiles } from './attachments.tsx';
 
 export function DropTarget() {
@@ -30,9 +31,5 @@ export function DropTarget() {
       for (const [type, listener] of entries) removeEventListener(type, listener);
     };
   }, [isDragging]);
-  return (
-    isDragging.value && (
-      <div class="drop-target">Drop a document to ask about it, or a .gguf file to use it as the model</div>
-    )
-  );
+  return isDragging.value && <div class="drop-target">{texts.app.drop}</div>;
 }

@@ -2,7 +2,6 @@
 import { fileOf } from '../engine/browser.ts';
 import { cachesFor } from '../engine/codecs.ts';
 import { canStore } from '../engine/storage.ts';
-import { formatBytes } from '../format.ts';
 import { runs } from '../state/answering.ts';
 import {
   browserModel,
@@ -15,6 +14,7 @@ import {
   useModel,
 } from '../state/connection.ts';
 import { type Settings, settings } from '../state/settings.ts';
+import { texts } from '../texts/index.ts';
 import { ModelFileButton } from './model-file-button.tsx';
 import { ModelList } from './model-list.tsx';
 
@@ -25,9 +25,9 @@ const CPU: Place = { place: 'browser', device: 'wasm' };
 const GPU: Place = { place: 'browser', device: 'webgpu' };
 
 const CHOICES: readonly [string, Place][] = [
-  ['This server', SERVER],
-  ['This browser, on the CPU', CPU],
-  ['This browser, on the GPU', GPU],
+  [texts.engine.server, SERVER],
+  [texts.engine.cpu, CPU],
+  [texts.engine.gpu, GPU],
 ];
 
 const canUseGpu = 'gpu' in navigator;
@@ -41,7 +41,7 @@ export function EnginePicker() {
   );
   return (
     <section class="card" aria-labelledby="engine-title">
-      <h2 id="engine-title">Runs on</h2>
+      <h2 id="engine-title">{texts.engine.title}</h2>
       {choices.length > 1 && (
         <select
           aria-labelledby="engine-title"
@@ -63,7 +63,7 @@ export function EnginePicker() {
         </>
       )}
       <details class="models">
-        <summary>Models from the hub</summary>
+        <summary>{texts.engine.hubModels}</summary>
         <ModelList isBusy={isBusy} />
       </details>
     </section>
@@ -76,32 +76,32 @@ function ModelPicker({ isBusy }: { isBusy: boolean }) {
   return (
     <div class="field">
       <span>
-        Model: <strong>{missingFile.value ?? fileOf(model)}</strong>
+        {texts.engine.model} <strong>{missingFile.value ?? fileOf(model)}</strong>
       </span>
       {model && 'file' in model && canStore && (
         <span class="quiet">
-          Open until the page is left.{' '}
+          {texts.engine.untilLeft}{' '}
           <button
             type="button"
             class="button slim"
             disabled={isBusy}
             onClick={() => void useModel({ ...model, isKept: true })}
           >
-            Keep it in this browser ({formatBytes(model.file.size)})
+            {texts.engine.keep(model.file.size)}
           </button>
         </span>
       )}
       <span class="row">
-        <ModelFileButton label="Open a .gguf file" isDisabled={isBusy} />
+        <ModelFileButton label={texts.engine.openFile} isDisabled={isBusy} />
         {(model || missingFile.value !== undefined) && (
           <button type="button" class="button slim" disabled={isBusy} onClick={() => useModel(undefined)}>
-            Mimir
+            {texts.engine.mimir}
           </button>
         )}
       </span>
       {isLoading && (
         <button type="button" class="button slim" onClick={() => void stopLoading()}>
-          Pause
+          {texts.engine.pause}
         </button>
       )}
     </div>
@@ -112,11 +112,11 @@ function CachePicker({ isBusy }: { isBusy: boolean }) {
   const isMimir = browserModel.value === undefined;
   return (
     <fieldset class="codecs" disabled={isBusy}>
-      <legend>Cache</legend>
+      <legend>{texts.engine.cache}</legend>
       <p class="codec codec-head quiet" aria-hidden="true">
-        <span>Name</span>
-        <span>Bits</span>
-        <span>{isMimir ? 'Recall' : 'As f16'}</span>
+        <span>{texts.engine.name}</span>
+        <span>{texts.engine.bits}</span>
+        <span>{isMimir ? texts.engine.recall : texts.engine.agreement}</span>
       </p>
       {cachesFor(hasProfile.value).map(({ name, bits, recall, agreement }) => (
         <label key={name} class="codec">
@@ -127,25 +127,15 @@ function CachePicker({ isBusy }: { isBusy: boolean }) {
             onChange={() => void use({ codec: name })}
           />
           <span class="codec-name">{name}</span>
-          <span>{bits} bits</span>
+          <span>{texts.engine.bitsOf(bits)}</span>
           <span class="quiet">{formatPercent(isMimir ? recall?.toFixed(2) : agreement?.toFixed(1))}</span>
         </label>
       ))}
-      <p class="quiet">
-        {isMimir
-          ? 'Recall: facts that Mimir finds in documents of 6,000 tokens. Bits: per number in the cache.'
-          : 'As f16: how often the likeliest next token is the same. Measured with SmolLM2-135M on six kinds of text; your model may differ.'}
-      </p>
-      {!isMimir && (
-        <p class="quiet">
-          {hasProfile.value
-            ? 'The profile of this model is used.'
-            : 'With a profile of this model (kvasir calibrate), mead2 and plans of 3 and 2 bits are here too.'}
-        </p>
-      )}
+      <p class="quiet">{isMimir ? texts.engine.aboutRecall : texts.engine.aboutAgreement}</p>
+      {!isMimir && <p class="quiet">{hasProfile.value ? texts.engine.hasProfile : texts.engine.noProfile}</p>}
       {!isMimir && !hasProfile.value && (
         <span class="row">
-          <ModelFileButton label="Choose a .kvprofile file" accept=".kvprofile" isDisabled={isBusy} />
+          <ModelFileButton label={texts.engine.chooseProfile} accept=".kvprofile" isDisabled={isBusy} />
         </span>
       )}
     </fieldset>

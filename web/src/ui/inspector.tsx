@@ -1,13 +1,15 @@
 /** What runs, and what it costs: the cache, the codec, the device, the speed. */
 import { useEffect } from 'preact/hooks';
 import type { ModelInfo } from '../engine/engine.ts';
-import { formatBytes, formatCount, formatRate, formatSmall } from '../format.ts';
+import { formatBytes } from '../format.ts';
 import { messages, run, tokensInCache } from '../state/answering.ts';
 import { cacheUse, connection, refreshCacheUse } from '../state/connection.ts';
 import { gaugeOf } from '../state/gauge.ts';
+import { texts } from '../texts/index.ts';
 import { AnswerSettings } from './answer-settings.tsx';
 import { Bar } from './bar.tsx';
 import { EnginePicker } from './engine-picker.tsx';
+import { Marked } from './marked.tsx';
 import { PageCard } from './page-card.tsx';
 import { StorageCard } from './storage-card.tsx';
 
@@ -42,28 +44,22 @@ function CacheGauge({ info }: { info: ModelInfo }) {
   }, [isRunning]);
   return (
     <section class="card" aria-labelledby="cache-title">
-      <h2 id="cache-title">Cache</h2>
+      <h2 id="cache-title">{texts.cache.title}</h2>
       <p class="figure">
-        <strong>{formatCount(tokens)}</strong> of {formatCount(info.context)} tokens
+        <Marked text={texts.cache.used(tokens, info.context)} as="strong" />
       </p>
       <span class="context-bar" aria-hidden="true">
         <span class={fraction > NEARLY_FULL ? 'nearly-full' : ''} style={{ width: `${100 * fraction}%` }} />
       </span>
-      <p class="quiet">{formatCount(left)} tokens still fit</p>
+      <p class="quiet">{texts.cache.left(left)}</p>
       {tokens > 0 && (
         <dl class="bars">
           <Bar name={info.codec} share={bytes / f16Bytes} text={formatBytes(bytes)} isAccent />
           {info.codec !== 'f16' && <Bar name="f16" share={1} text={formatBytes(f16Bytes)} />}
         </dl>
       )}
-      {tokens > 0 && bytes < f16Bytes && (
-        <p class="quiet">{(f16Bytes / bytes).toFixed(1)} times smaller than a 16-bit cache</p>
-      )}
-      {cacheUse.value && (
-        <p class="quiet">
-          All conversations: {formatBytes(cacheUse.value.used)} of {formatBytes(cacheUse.value.capacity)}
-        </p>
-      )}
+      {tokens > 0 && bytes < f16Bytes && <p class="quiet">{texts.cache.smaller(f16Bytes / bytes)}</p>}
+      {cacheUse.value && <p class="quiet">{texts.cache.ofAll(cacheUse.value.used, cacheUse.value.capacity)}</p>}
     </section>
   );
 }
@@ -71,23 +67,21 @@ function CacheGauge({ info }: { info: ModelInfo }) {
 function ModelCard({ info }: { info: ModelInfo }) {
   return (
     <details class="card">
-      <summary>Model and device</summary>
+      <summary>{texts.model.title}</summary>
       <dl class="facts">
-        <dt>Name</dt>
+        <dt>{texts.model.name}</dt>
         <dd>{info.name}</dd>
-        <dt>Device</dt>
+        <dt>{texts.model.device}</dt>
         <dd>
-          {describeDevice(info)}
+          {info.device === 'webgpu' ? texts.model.gpu : texts.model.cpu(info.device, info.threads)}
           <p class="quiet">{info.deviceReason}</p>
         </dd>
-        <dt>Cache codec</dt>
-        <dd>
-          {info.codec}, {info.bits.toFixed(2)} bits per value
-        </dd>
+        <dt>{texts.model.codec}</dt>
+        <dd>{texts.model.bitsPerValue(info.codec, info.bits)}</dd>
         {info.divergence !== undefined && (
           <>
-            <dt>Divergence</dt>
-            <dd>{formatSmall(info.divergence)} nats per token, expected</dd>
+            <dt>{texts.model.divergence}</dt>
+            <dd>{texts.model.expected(info.divergence)}</dd>
           </>
         )}
       </dl>
@@ -100,11 +94,6 @@ function ModelCard({ info }: { info: ModelInfo }) {
   );
 }
 
-function describeDevice({ device, threads }: ModelInfo): string {
-  if (device === 'webgpu') return 'GPU (WebGPU)';
-  return `CPU (${device}), ${threads} thread${threads === 1 ? '' : 's'}`;
-}
-
 function SpeedCard() {
   const last = messages.value.findLast(({ stats }) => stats)?.stats;
   const rate = run.value ? run.value.rate : (last?.decodeRate ?? 0);
@@ -112,17 +101,14 @@ function SpeedCard() {
   if (rate === 0 && !last) return null;
   return (
     <section class="card" aria-labelledby="speed-title">
-      <h2 id="speed-title">Speed</h2>
+      <h2 id="speed-title">{texts.speed.title}</h2>
       {rate > 0 && (
         <p class="figure">
-          <strong>{formatRate(rate)}</strong>
+          <strong>{texts.rate(rate)}</strong>
         </p>
       )}
       {last && read !== undefined && last.prefillSeconds > 0 && (
-        <p class="quiet">
-          Last prompt: {formatCount(read)} token{read === 1 ? '' : 's'} read in {last.prefillSeconds.toFixed(1)} s
-          {last.reusedTokens > 0 && `, ${formatCount(last.reusedTokens)} reused`}
-        </p>
+        <p class="quiet">{texts.speed.lastPrompt(read, last.prefillSeconds, last.reusedTokens)}</p>
       )}
     </section>
   );

@@ -1,11 +1,11 @@
 /** A message with what can be done with it. */
 import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
-import { formatCount, formatRate, formatSeconds } from '../format.ts';
 import type { Run } from '../state/answering.ts';
 import { answerLast, edit, fork, goOn, regenerate, showVersion } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
 import { type AnswerStats, describeUnfinished, type Message } from '../state/conversation.ts';
+import { texts } from '../texts/index.ts';
 import { AttachmentCard } from './attachments.tsx';
 import { CopyButton } from './copy-button.tsx';
 import { EditIcon, ForkIcon, NextIcon, PreviousIcon, RetryIcon } from './icons.tsx';
@@ -28,7 +28,7 @@ export function MessageView(props: MessageProps) {
 function Question({ message, isBusy, isLast }: MessageProps) {
   const isEditing = useSignal(false);
   return (
-    <article class="message question" aria-label="You">
+    <article class="message question" aria-label={texts.messages.you}>
       {message.attachments?.map(item => (
         <AttachmentCard key={item.id} attachment={item} />
       ))}
@@ -57,14 +57,16 @@ function Question({ message, isBusy, isLast }: MessageProps) {
             onClick={() => {
               isEditing.value = true;
             }}
-            aria-label="Edit"
+            aria-label={texts.messages.edit}
           >
             <EditIcon />
           </button>
           <CopyButton text={message.text} />
         </div>
       )}
-      {isLast && !isBusy && <GoOn reason="Not answered yet." label="Answer" onClick={() => void answerLast()} />}
+      {isLast && !isBusy && (
+        <GoOn reason={texts.messages.notAnswered} label={texts.messages.giveAnswer} onClick={() => void answerLast()} />
+      )}
     </article>
   );
 }
@@ -81,7 +83,7 @@ function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string)
     <div class="editor">
       <textarea
         ref={field}
-        aria-label="Edit message"
+        aria-label={texts.messages.editor}
         rows={3}
         value={draft.value}
         onInput={event => {
@@ -99,12 +101,12 @@ function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string)
         }}
       />
       <div class="editor-row">
-        <span class="editor-note quiet">The earlier version is kept.</span>
+        <span class="editor-note quiet">{texts.messages.earlierKept}</span>
         <button type="button" class="button" onClick={onCancel}>
-          Cancel
+          {texts.cancel}
         </button>
         <button type="button" class="button primary" onClick={save}>
-          Ask again
+          {texts.messages.askAgain}
         </button>
       </div>
     </div>
@@ -116,10 +118,10 @@ function Answer({ message, run, isBusy, isLast }: MessageProps) {
   const hasBegun = Boolean(text || reasoning);
   const unfinished = run || !isLast ? undefined : describeUnfinished(message);
   return (
-    <article class="message answer" aria-label="Answer" aria-busy={run !== undefined}>
+    <article class="message answer" aria-label={texts.messages.answer} aria-busy={run !== undefined}>
       {reasoning && (
         <details class="reasoning" open={run && !text}>
-          <summary>Reasoning</summary>
+          <summary>{texts.messages.reasoning}</summary>
           <Markdown text={reasoning} />
         </details>
       )}
@@ -133,7 +135,7 @@ function Answer({ message, run, isBusy, isLast }: MessageProps) {
       {unfinished !== undefined && (
         <GoOn
           reason={unfinished}
-          label={hasBegun ? 'Go on' : 'Answer'}
+          label={hasBegun ? texts.messages.goOn : texts.messages.giveAnswer}
           onClick={() => void (hasBegun ? goOn(message) : regenerate(message))}
         />
       )}
@@ -145,11 +147,16 @@ function Answer({ message, run, isBusy, isLast }: MessageProps) {
             class="icon-button small"
             disabled={isBusy}
             onClick={() => void regenerate(message)}
-            aria-label="Answer again"
+            aria-label={texts.messages.answerAgain}
           >
             <RetryIcon />
           </button>
-          <button type="button" class="icon-button small" onClick={() => fork(message)} aria-label="Fork here">
+          <button
+            type="button"
+            class="icon-button small"
+            onClick={() => fork(message)}
+            aria-label={texts.messages.fork}
+          >
             <ForkIcon />
           </button>
           {text && <CopyButton text={text} />}
@@ -171,7 +178,7 @@ function VersionPicker({ message, isBusy }: Pick<MessageProps, 'message' | 'isBu
         class="icon-button small"
         disabled={isBusy || before.length === 0}
         onClick={() => showVersion(message, -1)}
-        aria-label="Previous version"
+        aria-label={texts.messages.previousVersion}
       >
         <PreviousIcon />
       </button>
@@ -183,7 +190,7 @@ function VersionPicker({ message, isBusy }: Pick<MessageProps, 'message' | 'isBu
         class="icon-button small"
         disabled={isBusy || after.length === 0}
         onClick={() => showVersion(message, 1)}
-        aria-label="Next version"
+        aria-label={texts.messages.nextVersion}
       >
         <NextIcon />
       </button>
@@ -193,12 +200,10 @@ function VersionPicker({ message, isBusy }: Pick<MessageProps, 'message' | 'isBu
 
 function describeStats({ finish, completionTokens, decodeRate, reusedTokens, codec }: AnswerStats): string {
   return [
-    finish === 'cancelled' && 'stopped',
-    finish === 'length' && 'cut off',
-    finish === 'loop' && 'repeated itself',
-    `${formatCount(completionTokens)} tokens`,
-    decodeRate > 0 && formatRate(decodeRate),
-    reusedTokens > 0 && `${formatCount(reusedTokens)} reused`,
+    texts.messages.finish[finish],
+    texts.tokens(completionTokens),
+    decodeRate > 0 && texts.rate(decodeRate),
+    reusedTokens > 0 && texts.messages.reused(reusedTokens),
     codec,
   ]
     .filter(Boolean)
@@ -219,17 +224,16 @@ function GoOn({ reason, label, onClick }: { reason: string; label: string; onCli
 
 /** While the prompt is read. */
 function Reading({ run: { prefill } }: { run: Run }) {
-  if (!prefill || prefill.total < SHOWN_PROMPT) return <p class="thinking" role="status" aria-label="Reading" />;
+  if (!prefill || prefill.total < SHOWN_PROMPT)
+    return <p class="thinking" role="status" aria-label={texts.messages.reading} />;
   const { done, total, secondsLeft } = prefill;
   return (
     <div class="reading">
       <div class="reading-label">
-        <span>
-          Reading {formatCount(done)} of {formatCount(total)} tokens
-        </span>
-        <span class="quiet">{secondsLeft !== undefined && `${formatSeconds(secondsLeft)} left`}</span>
+        <span>{texts.messages.readingOf(done, total)}</span>
+        <span class="quiet">{secondsLeft !== undefined && texts.messages.left(secondsLeft)}</span>
       </div>
-      <progress value={done} max={total} aria-label="Reading the prompt" />
+      <progress value={done} max={total} aria-label={texts.messages.readingPrompt} />
     </div>
   );
 }

@@ -2,9 +2,9 @@
 import { useSignal } from '@preact/signals';
 import { CATALOGUE, type CatalogueModel } from '../engine/catalogue.ts';
 import { HUB } from '../engine/hub.ts';
-import { formatBytes, formatCount } from '../format.ts';
 import { changeHub, loadNamedModel } from '../state/connection.ts';
 import { settings } from '../state/settings.ts';
+import { texts } from '../texts/index.ts';
 
 interface ListProps {
   isBusy: boolean;
@@ -46,11 +46,11 @@ export function ModelList({ isBusy, onLoad }: ListProps) {
           name="name"
           required
           disabled={isDisabled}
-          placeholder="owner/name:Q4_K_M, or https://…"
-          aria-label="Name of a model on the hub, or an address; it is kept in this browser"
+          placeholder={texts.models.addressHint}
+          aria-label={texts.models.address}
         />
         <button type="submit" class="button slim" disabled={isDisabled}>
-          Load
+          {texts.models.load}
         </button>
       </form>
       {problem.value && (
@@ -75,7 +75,7 @@ export function ModelList({ isBusy, onLoad }: ListProps) {
 /** Where names of models are looked up: the hub, or a mirror of it. */
 const HubField = ({ onChange }: { onChange(text: string): void }) => (
   <label class="field">
-    <span>Hub, or a mirror of it</span>
+    <span>{texts.models.hub}</span>
     <input
       type="text"
       inputMode="url"
@@ -93,19 +93,24 @@ interface ItemProps {
 }
 
 function ModelItem({ model, isDisabled, onLoad }: ItemProps) {
-  const { title, bytes, license, context, f16Bytes, packedBytes, goodAt } = model;
+  const { name, bytes, license, context, f16Bytes, packedBytes, goodAt } = model;
   return (
     <li>
       <span>
-        <strong>{title}</strong> {goodAt}
+        <strong>{name}</strong> {goodAt}
         <span class="quiet">
           {' '}
-          {formatBytes(bytes)}, {license}. {formatCount(context)} tokens take {formatBytes(packedBytes)} packed,{' '}
-          {formatBytes(f16Bytes)} in f16.{describeFit(model)}
+          {texts.models.about(bytes, license, context, packedBytes, f16Bytes)} {describeFit(model)}
         </span>
       </span>
-      <button type="button" class="button slim" disabled={isDisabled} onClick={onLoad} aria-label={`Load ${title}`}>
-        Load
+      <button
+        type="button"
+        class="button slim"
+        disabled={isDisabled}
+        onClick={onLoad}
+        aria-label={texts.models.loadModel(name)}
+      >
+        {texts.models.load}
       </button>
     </li>
   );
@@ -116,6 +121,6 @@ function describeFit({ bytes, packedBytes, f16Bytes }: CatalogueModel): string {
   const { deviceMemory } = navigator as { deviceMemory?: number };
   if (deviceMemory === undefined) return '';
   const free = 0.5 * deviceMemory * 2 ** 30;
-  if (bytes + f16Bytes < free) return ' Both fit here.';
-  return bytes + packedBytes < free ? ' Only packed they fit here.' : ' More than this device may have.';
+  if (bytes + f16Bytes < free) return texts.models.bothFit;
+  return bytes + packedBytes < free ? texts.models.onlyPackedFits : texts.models.noneFits;
 }

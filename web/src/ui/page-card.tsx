@@ -1,26 +1,30 @@
 /** A page of the cache in bytes: what its codec stores, each part as wide as its share. */
 import type { ModelInfo, PageField } from '../engine/engine.ts';
-import { formatBytes, formatCount } from '../format.ts';
+import { formatBytes } from '../format.ts';
+import { texts } from '../texts/index.ts';
 
 export function PageCard({ info: { codec, pageTokens, pageFields } }: { info: ModelInfo }) {
   const total = sumOf(pageFields);
   return (
     <details class="card">
-      <summary>A page in bytes</summary>
-      <p class="quiet">
-        {formatCount(pageTokens)} tokens of the first layer with {codec}: {formatBytes(total)}.
-      </p>
+      <summary>{texts.page.title}</summary>
+      <p class="quiet">{texts.page.about(pageTokens, codec, total)}</p>
       {(['keys', 'values'] as const).map(side => (
-        <PageSide key={side} side={side} fields={pageFields.filter(field => field.side === side)} total={total} />
+        <PageSide
+          key={side}
+          title={texts.page.sides[side]}
+          fields={pageFields.filter(field => field.side === side)}
+          total={total}
+        />
       ))}
     </details>
   );
 }
 
-function PageSide({ side, fields, total }: { side: string; fields: readonly PageField[]; total: number }) {
+function PageSide({ title, fields, total }: { title: string; fields: readonly PageField[]; total: number }) {
   return (
-    <section aria-label={side}>
-      <h3>{side}</h3>
+    <section aria-label={title}>
+      <h3>{title}</h3>
       <div class="page-bar" aria-hidden="true">
         {fields.map(({ name, bytes }, i) => (
           <span key={name} class={`part-${i % 4}`} style={{ flexGrow: bytes / total }} />

@@ -1,18 +1,27 @@
 /** Keys that do something anywhere on the page, and the list of all. */
 import { signal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
+import { texts } from '../texts/index.ts';
 import { Dialog } from './dialog.tsx';
 
+const { keys } = texts.shortcuts;
+
+interface Shortcut {
+  keys: readonly string[];
+  where?: string;
+  action: string;
+}
+
 /** As docs/web.md has them. `Ctrl` is `⌘` on a Mac. */
-export const SHORTCUTS: readonly (readonly [keys: string, action: string])[] = [
-  ['Enter', 'send the message'],
-  ['Shift Enter', 'start a new line'],
-  ['Escape', 'stop the answer'],
-  ['↑ in an empty message', 'edit the last question'],
-  ['Ctrl Shift O', 'start a new conversation'],
-  ['Ctrl K', 'search conversations'],
-  ['/', 'write a message'],
-  ['?', 'show this list'],
+export const SHORTCUTS: readonly Shortcut[] = [
+  { keys: [keys.enter], action: texts.shortcuts.send },
+  { keys: [keys.shift, keys.enter], action: texts.shortcuts.newLine },
+  { keys: [keys.escape], action: texts.shortcuts.stop },
+  { keys: ['↑'], where: texts.shortcuts.inEmptyMessage, action: texts.shortcuts.editLast },
+  { keys: [keys.ctrl, keys.shift, 'O'], action: texts.shortcuts.startNew },
+  { keys: [keys.ctrl, 'K'], action: texts.shortcuts.search },
+  { keys: ['/'], action: texts.shortcuts.write },
+  { keys: ['?'], action: texts.shortcuts.list },
 ];
 
 export const isListShown = signal(false);
@@ -69,14 +78,15 @@ export function ShortcutList() {
     isListShown.value = false;
   };
   return (
-    <Dialog title="Keyboard shortcuts" kind="box" isOpen={isListShown.value} onClose={close}>
+    <Dialog title={texts.shortcuts.title} kind="box" isOpen={isListShown.value} onClose={close}>
       <dl class="shortcuts">
-        {SHORTCUTS.map(([keys, action]) => (
-          <div key={keys}>
+        {SHORTCUTS.map(({ keys, where, action }) => (
+          <div key={action}>
             <dt>
-              {keys.split(' ').map((word, i) => (
-                <Key key={i} word={word} />
+              {keys.map(name => (
+                <Key key={name} name={name} />
               ))}
+              {where && <span>{where}</span>}
             </dt>
             <dd>{action}</dd>
           </div>
@@ -86,6 +96,4 @@ export function ShortcutList() {
   );
 }
 
-/** Keys begin with a capital letter or a sign; other words say where. */
-const Key = ({ word }: { word: string }) =>
-  /^[a-z]/.test(word) ? <span>{word} </span> : <kbd>{isMac && word === 'Ctrl' ? '⌘' : word}</kbd>;
+const Key = ({ name }: { name: string }) => <kbd>{isMac && name === keys.ctrl ? '⌘' : name}</kbd>;

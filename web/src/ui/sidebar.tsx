@@ -6,6 +6,7 @@ import { remove, rename, startNew } from '../state/chat.ts';
 import type { Conversation } from '../state/conversation.ts';
 import { conversations, current, open } from '../state/conversations.ts';
 import { searchConversations } from '../state/search.ts';
+import { texts } from '../texts/index.ts';
 import { askToDelete } from './deletion.tsx';
 import { DeleteIcon, EditIcon, PlusIcon } from './icons.tsx';
 import { isListShown } from './shortcuts.tsx';
@@ -23,12 +24,12 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
   return (
     <div class="sidebar">
       <button type="button" class="button primary wide" onClick={() => choose(startNew)}>
-        <PlusIcon /> New conversation
+        <PlusIcon /> {texts.sidebar.startNew}
       </button>
       <input
         type="search"
-        aria-label="Search conversations"
-        placeholder="Search conversations"
+        aria-label={texts.sidebar.search}
+        placeholder={texts.sidebar.search}
         value={query.value}
         onInput={event => {
           query.value = event.currentTarget.value;
@@ -37,9 +38,9 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
           if (event.key === 'Enter' && query.value && found[0]) choose(() => open(found[0]!));
         }}
       />
-      <nav aria-label="Conversations">
-        {conversations.value.length === 0 && <p class="quiet empty">Conversations are saved in this browser.</p>}
-        {conversations.value.length > 0 && found.length === 0 && <p class="quiet empty">None has these words.</p>}
+      <nav aria-label={texts.app.conversations}>
+        {conversations.value.length === 0 && <p class="quiet empty">{texts.sidebar.empty}</p>}
+        {conversations.value.length > 0 && found.length === 0 && <p class="quiet empty">{texts.sidebar.noneFound}</p>}
         <ul>
           {found.map(conversation => (
             <Row key={conversation.id} conversation={conversation} onOpen={() => choose(() => open(conversation))} />
@@ -54,7 +55,7 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
             isTransferShown.value = true;
           }}
         >
-          Export and import
+          {texts.sidebar.transfer}
         </button>
         <button
           type="button"
@@ -63,7 +64,7 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
             isListShown.value = true;
           }}
         >
-          Shortcuts
+          {texts.sidebar.shortcuts}
         </button>
       </div>
       <ThemePicker />
@@ -74,7 +75,7 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
 function Row({ conversation, onOpen }: { conversation: Conversation; onOpen(): void }) {
   const isRenaming = useSignal(false);
   const { id } = conversation;
-  const title = conversation.title || 'Untitled';
+  const title = conversation.title || texts.untitled;
   if (isRenaming.value)
     return (
       <li class="conversation">
@@ -104,15 +105,15 @@ function Row({ conversation, onOpen }: { conversation: Conversation; onOpen(): v
         onClick={() => {
           isRenaming.value = true;
         }}
-        aria-label={`Rename ${title}`}
+        aria-label={texts.sidebar.rename(title)}
       >
         <EditIcon />
       </button>
       <button
         type="button"
         class="icon-button small"
-        onClick={() => askToDelete({ question: `Delete “${title}”?`, onConfirm: () => void remove(id) })}
-        aria-label={`Delete ${title}`}
+        onClick={() => askToDelete({ question: texts.deletion.conversation(title), onConfirm: () => void remove(id) })}
+        aria-label={texts.sidebar.delete(title)}
       >
         <DeleteIcon />
       </button>
@@ -136,7 +137,7 @@ function TitleField({ title, onDone }: { title: string; onDone(title?: string): 
     <input
       ref={field}
       class="title-field"
-      aria-label="Title"
+      aria-label={texts.sidebar.titleField}
       maxLength={200}
       defaultValue={title}
       onBlur={event => finish(event.currentTarget.value)}

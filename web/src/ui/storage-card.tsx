@@ -3,12 +3,13 @@ import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { deleteProfile } from '../engine/profiles.ts';
 import { canStore, deleteStoredFiles, readStorage, type Storage, type StoredModel } from '../engine/storage.ts';
-import { formatBytes, formatCount } from '../format.ts';
+import { formatBytes } from '../format.ts';
 import { runs } from '../state/answering.ts';
 import { removeAll } from '../state/chat.ts';
 import { connection, openHere } from '../state/connection.ts';
 import { conversations } from '../state/conversations.ts';
 import { showNotice } from '../state/notice.ts';
+import { texts } from '../texts/index.ts';
 import { askToDelete } from './deletion.tsx';
 import { DeleteIcon } from './icons.tsx';
 
@@ -28,12 +29,12 @@ export function StorageCard() {
   const count = conversations.value.length;
   return (
     <section class="card" aria-labelledby="storage-title">
-      <h2 id="storage-title">Stored in this browser</h2>
+      <h2 id="storage-title">{texts.storage.title}</h2>
       <ul class="stored">
         <li>
           <span>
-            {count === 0 ? 'No conversations' : `${formatCount(count)} conversation${count === 1 ? '' : 's'}`}
-            {!!caches?.count && <span class="quiet">, caches {formatBytes(caches.bytes)}</span>}
+            {texts.storage.conversations(count)}
+            {!!caches?.count && <span class="quiet">{texts.storage.caches(caches.bytes)}</span>}
           </span>
         </li>
         {models.map(model => (
@@ -46,30 +47,26 @@ export function StorageCard() {
               class="icon-button small"
               onClick={() =>
                 askToDelete({
-                  question: `Delete ${model.name}?`,
-                  detail: 'Then it must be downloaded or chosen again.',
+                  question: texts.deletion.question(model.name),
+                  detail: texts.storage.modelDetail,
                   onConfirm: () => void remove(model),
                 })
               }
-              aria-label={`Delete ${model.name}`}
+              aria-label={texts.sidebar.delete(model.name)}
             >
               <DeleteIcon />
             </button>
           </li>
         ))}
       </ul>
-      {storage.value && (
-        <p class="quiet">
-          {formatBytes(usage)} of {formatBytes(quota)} in use, with the app itself
-        </p>
-      )}
+      {storage.value && <p class="quiet">{texts.storage.inUse(usage, quota)}</p>}
       {(count > 0 || models.length > 0 || !!caches?.count) && (
         <button
           type="button"
           class="button slim"
           onClick={() => askToDelete({ ...DELETE_ALL, onConfirm: () => void removeAll().then(refresh) })}
         >
-          Delete all that is stored
+          {texts.storage.deleteAll}
         </button>
       )}
     </section>
@@ -86,14 +83,14 @@ function OpenButton({ model: { name, path, source, isComplete } }: { model: Stor
       class="button slim"
       disabled={connection.value.phase === 'opening'}
       onClick={() => void openHere(isComplete ? { path } : { url: source! })}
-      aria-label={isComplete ? `Use ${name}` : `Go on with the download of ${name}`}
+      aria-label={isComplete ? texts.storage.useModel(name) : texts.storage.goOnWith(name)}
     >
-      {isComplete ? 'Use' : 'Go on'}
+      {isComplete ? texts.storage.use : texts.storage.goOn}
     </button>
   );
 }
 
 const DELETE_ALL = {
-  question: 'Delete all that is stored?',
-  detail: 'All conversations, their caches, and the models that this site has stored.',
+  question: texts.storage.deleteAllQuestion,
+  detail: texts.storage.deleteAllDetail,
 };

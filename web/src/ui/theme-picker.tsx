@@ -1,17 +1,14 @@
 /** Light, dark, or as the system is set. */
 import { change, settings, type Theme } from '../state/settings.ts';
+import { texts } from '../texts/index.ts';
 
-const THEMES: readonly [Theme, string][] = [
-  ['auto', 'Auto'],
-  ['light', 'Light'],
-  ['dark', 'Dark'],
-];
+const THEMES: readonly Theme[] = ['auto', 'light', 'dark'];
 
 export function ThemePicker() {
   return (
     <fieldset class="segments">
-      <legend class="hidden">Theme</legend>
-      {THEMES.map(([theme, label]) => (
+      <legend class="hidden">{texts.sidebar.theme}</legend>
+      {THEMES.map(theme => (
         <label key={theme}>
           <input
             type="radio"
@@ -19,7 +16,7 @@ export function ThemePicker() {
             checked={settings.value.theme === theme}
             onChange={() => change({ theme })}
           />
-          <span>{label}</span>
+          <span>{texts.sidebar.themes[theme]}</span>
         </label>
       ))}
     </fieldset>

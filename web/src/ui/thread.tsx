@@ -3,6 +3,7 @@ import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { messages, run } from '../state/answering.ts';
 import { current } from '../state/conversations.ts';
+import { texts } from '../texts/index.ts';
 import { DownIcon } from './icons.tsx';
 import { MessageView } from './message.tsx';
 import { Welcome } from './welcome.tsx';
@@ -43,7 +44,7 @@ export function Thread() {
   return (
     <div class="thread-frame">
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
-      <section class="thread" ref={view} onScroll={onScroll} aria-label="Conversation" tabIndex={0}>
+      <section class="thread" ref={view} onScroll={onScroll} aria-label={texts.messages.conversation} tabIndex={0}>
         <div class="column">
           {shown.length === 0 ? (
             <Welcome />
@@ -61,7 +62,7 @@ export function Thread() {
         </div>
       </section>
       {isAway.value && (
-        <button type="button" class="jump" onClick={jumpToEnd} aria-label="Jump to the end">
+        <button type="button" class="jump" onClick={jumpToEnd} aria-label={texts.messages.toEnd}>
           <DownIcon />
         </button>
       )}

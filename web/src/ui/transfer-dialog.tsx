@@ -4,6 +4,7 @@ import { useRef } from 'preact/hooks';
 import { importConversations } from '../state/chat.ts';
 import { conversations, current } from '../state/conversations.ts';
 import { fileNameOf, toJson, toMarkdown } from '../state/transfer.ts';
+import { texts } from '../texts/index.ts';
 import { Dialog } from './dialog.tsx';
 
 export const isTransferShown = signal(false);
@@ -16,11 +17,8 @@ export function TransferDialog() {
   const { title, messages } = current.value;
   const hasMessages = messages.length > 0;
   return (
-    <Dialog title="Export and import" kind="box" isOpen={isTransferShown.value} onClose={close}>
-      <p class="quiet">
-        JSON has everything: documents, and earlier versions. It can be imported in another browser. Markdown is for
-        reading.
-      </p>
+    <Dialog title={texts.transfer.title} kind="box" isOpen={isTransferShown.value} onClose={close}>
+      <p class="quiet">{texts.transfer.about}</p>
       <div class="column-of-buttons">
         <button
           type="button"
@@ -28,7 +26,7 @@ export function TransferDialog() {
           disabled={!hasMessages}
           onClick={() => download(fileNameOf(title, 'md'), toMarkdown(current.value), 'text/markdown')}
         >
-          This conversation as Markdown
+          {texts.transfer.asMarkdown}
         </button>
         <button
           type="button"
@@ -36,18 +34,20 @@ export function TransferDialog() {
           disabled={!hasMessages}
           onClick={() => download(fileNameOf(title, 'json'), toJson([current.value]), 'application/json')}
         >
-          This conversation as JSON
+          {texts.transfer.asJson}
         </button>
         <button
           type="button"
           class="button"
           disabled={conversations.value.length === 0}
-          onClick={() => download('conversations.json', toJson(conversations.value), 'application/json')}
+          onClick={() =>
+            download(fileNameOf(texts.transfer.allFileName, 'json'), toJson(conversations.value), 'application/json')
+          }
         >
-          All conversations as JSON
+          {texts.transfer.allAsJson}
         </button>
         <button type="button" class="button" onClick={() => picker.current?.click()}>
-          Import JSON
+          {texts.transfer.importJson}
         </button>
       </div>
       <input

@@ -2,6 +2,7 @@
 import { useSignal } from '@preact/signals';
 import { unlock } from '../state/connection.ts';
 import { apiKey } from '../state/settings.ts';
+import { texts } from '../texts/index.ts';
 
 export function Unlock() {
   const key = useSignal('');
@@ -14,14 +15,14 @@ export function Unlock() {
         if (key.value) void unlock(key.value);
       }}
     >
-      <h2>This server needs a key</h2>
+      <h2>{texts.unlock.title}</h2>
       {wasRefused && (
         <p class="problem" role="alert">
-          The server does not accept this key.
+          {texts.unlock.refused}
         </p>
       )}
       <label>
-        API key
+        {texts.unlock.key}
         <input
           type="password"
           autocomplete="off"
@@ -31,9 +32,9 @@ export function Unlock() {
           }}
         />
       </label>
-      <p class="quiet">It is kept until this tab is closed.</p>
+      <p class="quiet">{texts.unlock.about}</p>
       <button type="submit" class="button primary">
-        Unlock
+        {texts.unlock.unlock}
       </button>
     </form>
   );

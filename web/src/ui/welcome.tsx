@@ -5,6 +5,7 @@ import { connection } from '../state/connection.ts';
 import { current } from '../state/conversations.ts';
 import { addText, changeDraft } from '../state/drafts.ts';
 import { loadSample } from '../state/sample.ts';
+import { texts } from '../texts/index.ts';
 import { Dialog } from './dialog.tsx';
 import { ModelList } from './model-list.tsx';
 
@@ -14,19 +15,16 @@ export function Welcome() {
   return (
     <div class="welcome">
       <img src="./icon.svg" alt="" width="56" height="56" />
-      <h2>What would you like to read?</h2>
-      <p>
-        Drop a long document and ask about it. {name ? `${name} keeps` : 'The model keeps'} what it has read in a packed
-        cache, so the next question is answered at once.
-      </p>
+      <h2>{texts.welcome.title}</h2>
+      <p>{texts.welcome.about(name)}</p>
       <div class="suggestions">
         <button type="button" disabled={!engine} onClick={() => void askOnSample()}>
-          <strong>Try a document</strong>
-          <span>Ten pages of stories, and a question on a fact in them</span>
+          <strong>{texts.welcome.tryDocument}</strong>
+          <span>{texts.welcome.aboutDocument}</span>
         </button>
-        <button type="button" disabled={!engine} onClick={() => void ask('Tell me a story about a lost teapot.')}>
-          <strong>Tell a story</strong>
-          <span>About a lost teapot</span>
+        <button type="button" disabled={!engine} onClick={() => void ask(texts.welcome.story)}>
+          <strong>{texts.welcome.tellStory}</strong>
+          <span>{texts.welcome.aboutStory}</span>
         </button>
       </div>
       {name === 'Mimir' && <AboutMimir />}
@@ -42,10 +40,7 @@ function AboutMimir() {
   };
   return (
     <>
-      <p class="quiet">
-        Mimir is very small: it finds facts in stories such as those of the sample, and tells little stories. It knows
-        nothing of the world.
-      </p>
+      <p class="quiet">{texts.welcome.aboutMimir}</p>
       <button
         type="button"
         class="button slim"
@@ -53,9 +48,9 @@ function AboutMimir() {
           isChoosing.value = true;
         }}
       >
-        Choose a larger model
+        {texts.welcome.chooseModel}
       </button>
-      <Dialog title="Models for this browser" kind="box" isOpen={isChoosing.value} onClose={close}>
+      <Dialog title={texts.welcome.models} kind="box" isOpen={isChoosing.value} onClose={close}>
         <ModelList isBusy={false} onLoad={close} />
       </Dialog>
     </>

@@ -51,7 +51,7 @@ describe('the files of the app', async () => {
     const assets = readdirSync(`${folder}assets`).map(name => `assets/${name}`);
     const gzipped = (names: readonly string[]) =>
       names.reduce((sum, name) => sum + gzipSync(readFileSync(`${folder}${name}`)).length, 0) / 1000;
-    const later = assets.filter(name => /\/(compare|highlight|typeset|Temml|pdf|docx)/.test(name));
+    const later = assets.filter(name => /\/(compare|highlight|typeset|Temml|pdf|docx|transfer)/.test(name));
     // One device of three; the largest is for the GPU.
     const gpu = assets.filter(name => name.includes('/device-')).sort((a, b) => gzipped([b]) - gzipped([a]))[0];
     const first = assets.filter(name => !later.includes(name) && name !== gpu);

@@ -9,7 +9,6 @@ import { conversations, current, findConversation, lastOpen, open, save } from '
 import { deleteAllConversations, deleteConversation, onOtherTab, readConversations } from './database.ts';
 import { clearDraft, draft, draftIds, loadDrafts } from './drafts.ts';
 import { announcement, refuse, showNotice } from './notice.ts';
-import { fromJson } from './transfer.ts';
 import { forgetUnfinished } from './unfinished.ts';
 import { switchVersion, versionsAfter } from './versions.ts';
 
@@ -120,6 +119,7 @@ export function rename(id: string, title: string): void {
 /** Adds conversations of a file; those that are here already stay as they are. Tells how many. */
 export async function importConversations(file: File): Promise<void> {
   try {
+    const { fromJson } = await import('./transfer.ts');
     const found = fromJson(await file.text());
     const added = found.filter(({ id }) => !findConversation(id));
     for (const conversation of added) await save(conversation);

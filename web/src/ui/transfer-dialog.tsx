@@ -2,8 +2,8 @@
 import { signal } from '@preact/signals';
 import { useRef } from 'preact/hooks';
 import { importConversations } from '../state/chat.ts';
+import type { Conversation } from '../state/conversation.ts';
 import { conversations, current } from '../state/conversations.ts';
-import { fileNameOf, toJson, toMarkdown } from '../state/transfer.ts';
 import { texts } from '../texts/index.ts';
 import { Dialog } from './dialog.tsx';
 
@@ -24,7 +24,7 @@ export function TransferDialog() {
           type="button"
           class="button"
           disabled={!hasMessages}
-          onClick={() => download(fileNameOf(title, 'md'), toMarkdown(current.value), 'text/markdown')}
+          onClick={() => exportFile(title, 'md', [current.value])}
         >
           {texts.transfer.asMarkdown}
         </button>
@@ -32,7 +32,7 @@ export function TransferDialog() {
           type="button"
           class="button"
           disabled={!hasMessages}
-          onClick={() => download(fileNameOf(title, 'json'), toJson([current.value]), 'application/json')}
+          onClick={() => exportFile(title, 'json', [current.value])}
         >
           {texts.transfer.asJson}
         </button>
@@ -40,9 +40,7 @@ export function TransferDialog() {
           type="button"
           class="button"
           disabled={conversations.value.length === 0}
-          onClick={() =>
-            download(fileNameOf(texts.transfer.allFileName, 'json'), toJson(conversations.value), 'application/json')
-          }
+          onClick={() => exportFile(texts.transfer.allFileName, 'json', conversations.value)}
         >
           {texts.transfer.allAsJson}
         </button>
@@ -65,9 +63,12 @@ export function TransferDialog() {
   );
 }
 
-function download(name: string, text: string, type: string): void {
+async function exportFile(title: string, kind: 'json' | 'md', list: readonly Conversation[]): Promise<void> {
+  const { fileNameOf, toJson, toMarkdown } = await import('../state/transfer.ts');
+  const [text, type] =
+    kind === 'json' ? [toJson(list), 'application/json'] : [list.map(toMarkdown).join('\n'), 'text/markdown'];
   const url = URL.createObjectURL(new Blob([text], { type }));
-  Object.assign(document.createElement('a'), { href: url, download: name }).click();
+  Object.assign(document.createElement('a'), { href: url, download: fileNameOf(title, kind) }).click();
   // The browser reads it after the click.
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }

@@ -14,10 +14,19 @@ interface DialogProps {
 
 export function Dialog({ title, kind, isOpen, onClose, children }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
+  // The event of closing comes later. If the dialog was asked for again by then, it would close that one.
+  const isClosing = useRef(false);
   useEffect(() => {
     if (isOpen) dialog.current?.showModal();
-    else dialog.current?.close();
+    else if (dialog.current?.open) {
+      isClosing.current = true;
+      dialog.current.close();
+    }
   }, [isOpen]);
+  const noteClosed = () => {
+    if (!isClosing.current) onClose();
+    isClosing.current = false;
+  };
   return (
     // A click on the backdrop is one on the dialog itself; Escape closes it by keyboard.
     // biome-ignore lint/a11y/useKeyWithClickEvents: see above
@@ -25,7 +34,7 @@ export function Dialog({ title, kind, isOpen, onClose, children }: DialogProps) 
       ref={dialog}
       class={`dialog ${kind}`}
       aria-label={title}
-      onClose={onClose}
+      onClose={noteClosed}
       onClick={event => event.target === event.currentTarget && onClose()}
     >
       <div class="dialog-head">

@@ -32,7 +32,7 @@ const REPRESENTATIVE_SHAPES = {
   'tq4, 80 dims': 'not a power of two: keys as floats, values as int8',
 };
 
-/** Codecs whose kernels depend on the page size. attention-int8.test.ts has them with twice the dims. */
+/** Codecs whose kernels depend on the page size. attention-int8.all.test.ts has them with twice the dims. */
 const PAGE_CODECS = LONG_CASES
   ? ['tq2u', 'tq4', 'kivi2g32', 'mead2u', 'mead2', 'vec-d4b8', 'tri8i4/tq2', 'oaken', 'q4_0', 'tq35']
   : ['kivi2g32', 'mead2u', 'oaken'];

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
-import { writeGguf } from '../support/gguf-writer.ts';
+import { arrayOf, writeGguf } from '../support/gguf-writer.ts';
 import { tinyModel } from '../support/tiny-model.ts';
 import { noChromium } from './chromium.ts';
 import { DESKTOP, type OpenApp, openApp, type Visit } from './open-app.ts';
@@ -14,12 +14,23 @@ const STORY = 'Tell me a story about a lost teapot.';
 
 describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` : 'the web app', () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-app-'));
+  /** Has no end token, and writes letters and spaces only: its answers last, and no Markdown changes what is shown. */
   const tiny = join(folder, 'tiny.gguf');
   /** Tied to its embeddings, it repeats the last token. */
   const loop = join(folder, 'loop.gguf');
   let app: OpenApp;
   beforeAll(async () => {
-    writeFileSync(tiny, writeGguf(tinyModel({ tied: false, headDim: 32, context: 8192 })));
+    const letters = [...'abcdefghijklmnopqrstuvwxyz', '\u0120'];
+    const metadata = {
+      'tokenizer.ggml.tokens': letters,
+      'tokenizer.ggml.token_type': arrayOf(
+        'i32',
+        letters.map(() => 1),
+      ),
+      'tokenizer.ggml.eos_token_id': undefined,
+    };
+    const endless = tinyModel({ tied: false, headDim: 32, context: 8192, vocab: letters.length, metadata });
+    writeFileSync(tiny, writeGguf(endless));
     writeFileSync(loop, writeGguf(tinyModel({ headDim: 32, context: 1024 })));
     app = await openApp();
   }, 120_000);

@@ -3,7 +3,7 @@ import { createSequence } from '../cache/create-sequence.ts';
 import { createKvCache, type KvCache, type KvCacheOptions } from '../cache/kv-cache.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
-import { type DeviceName, openDevice } from '../kernel/open.ts';
+import { type DeviceName, type DeviceTest, openDevice } from '../kernel/open.ts';
 import { readRopeFrequencies } from '../model/config.ts';
 import { createScratch, type Scratch } from '../model/forward.ts';
 import { type ModelInput, type OpenedModel, type OpenOptions, openModel } from '../model/input.ts';
@@ -125,7 +125,8 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
   try {
     signal?.throwIfAborted();
     const shape = { ...config, pageTokens };
-    const opened = await openDevice(options.device ?? 'auto', shape, { threads, precise, batchInvariant });
+    const test: DeviceTest = async device => (await import('./self-test.ts')).selfTest(device, file, cache.plan);
+    const opened = await openDevice(options.device ?? 'auto', shape, { threads, precise, batchInvariant }, test);
     device = opened.device;
     const rows = maxBatchRows(options.prefillChunk, device);
     // WebGPU cannot report free GPU memory; allocations fail when there is none left.

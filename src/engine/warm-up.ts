@@ -9,7 +9,8 @@ import type { Plan } from '../plan/plan.ts';
 /** Rows of prefill passes: a few, small tiles of each size, large tiles. */
 const PROMPT_ROWS = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 512];
 
-const GREEDY = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
+/** On the device. */
+export const GREEDY = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
 
 export async function warmUp(
   model: LoadedModel & { openSequence(plan: Plan, context: number): Sequence },

@@ -1,7 +1,7 @@
 /** Device selection. Kernels are generated for a model's shape, so each model opens its own device. */
 
 import { platform } from '../platform/node.ts';
-import { UnsupportedError } from '../util/errors.ts';
+import { KvasirError, UnsupportedError } from '../util/errors.ts';
 import type { Device } from './device.ts';
 import { wasmSupport } from './wasm/support.ts';
 import { findAdapter } from './webgpu/adapter.ts';
@@ -25,6 +25,9 @@ export interface DeviceOptions {
   batchInvariant?: boolean;
 }
 
+/** Says what is wrong with the results of a device; undefined: nothing. */
+export type DeviceTest = (device: Device) => Promise<string | undefined>;
+
 export interface OpenedDevice {
   device: Device;
   /** Why this device was selected, for display. */
@@ -40,6 +43,8 @@ interface Candidate {
   missing(shape?: DeviceShape): Promise<string | undefined>;
   /** The reason `auto` skips it; undefined if `auto` may select it. */
   unwanted?(): Promise<string | undefined>;
+  /** The name of what runs it, if its results depend on drivers, so that they are tested before use. */
+  tested?(): Promise<string | undefined>;
   /** What it lacks here, and why. */
   limitation?(): string | undefined;
   open(shape: DeviceShape, options: DeviceOptions): Promise<Device>;
@@ -58,6 +63,11 @@ const candidates: readonly Candidate[] = [
     async unwanted() {
       const found = await findAdapter();
       return typeof found !== 'string' && found.info.software ? `${found.info.name} runs on the CPU` : undefined;
+    },
+    // Software adapters take too long to compile the kernels twice, and `auto` does not select them.
+    async tested() {
+      const found = await findAdapter();
+      return typeof found === 'string' || found.info.software ? undefined : found.info.name;
     },
     open: async (shape, options) => (await import('./webgpu/device.ts')).createWebGpuDevice({ ...shape, ...options }),
   },
@@ -88,13 +98,17 @@ export async function openDevice(
   name: DeviceName,
   shape: DeviceShape,
   options: DeviceOptions = {},
+  test?: DeviceTest,
 ): Promise<OpenedDevice> {
   if (!deviceNames.includes(name))
     throw new UnsupportedError(`Unknown device "${name}". Use one of: ${deviceNames.join(', ')}.`);
   const skipped: string[] = [];
   for (const candidate of candidates) {
     if (name !== 'auto' && name !== candidate.name) continue;
-    const missing = (await candidate.missing(shape)) ?? (name === 'auto' ? await candidate.unwanted?.() : undefined);
+    const missing =
+      (await candidate.missing(shape)) ??
+      (name === 'auto' ? await candidate.unwanted?.() : undefined) ??
+      (await failure(candidate, shape, options, test));
     if (missing === undefined) {
       const device = await candidate.open(shape, options);
       const about = `${candidate.name} (${candidate.about})${name === 'auto' ? '' : ', as requested'}`;
@@ -107,6 +121,27 @@ export async function openDevice(
   throw new UnsupportedError(
     `The ${name} device is not available (${skipped.join('; ')}). Use another device, or "auto".`,
   );
+}
+
+/** What is wrong with the results of a candidate. The device that is tested is another one than the one that is used. */
+async function failure(
+  { tested, open }: Candidate,
+  shape: DeviceShape,
+  options: DeviceOptions,
+  test: DeviceTest | undefined,
+): Promise<string | undefined> {
+  const runner = test && (await tested?.());
+  if (!test || !runner) return undefined;
+  const device = await open(shape, options);
+  try {
+    const wrong = await test(device);
+    return wrong && `${runner} computes wrong results: ${wrong}`;
+  } catch (error) {
+    if (!(error instanceof KvasirError)) throw error;
+    return `${runner} failed its test: ${error.message}`;
+  } finally {
+    await device.dispose();
+  }
 }
 
 /** Whether the device of this name is a GPU here, not one that the CPU emulates. */

@@ -72,6 +72,12 @@ const sharedExpertTensors = (width: number, inner: number): NamedShape[] => [
   ['ffn_down_shexp', inner, width],
 ];
 
+/** All tensors of a model. */
+export const tensorShapes = (config: ModelConfig): NamedShape[] => [
+  ...globalTensors(config),
+  ...Array.from({ length: config.layers }, (_, layer) => layerTensors(config, layer)).flat(),
+];
+
 /** Every expected tensor must exist with its shape, and no other: an unused tensor means an unsupported feature. */
 export function checkTensors(config: ModelConfig, tensors: ReadonlyMap<string, TensorInfo>): void {
   const expected = new Set<string>();

@@ -27,9 +27,15 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
         'i32',
         letters.map(() => 1),
       ),
-      'tokenizer.ggml.eos_token_id': undefined,
     };
-    const endless = tinyModel({ tied: false, headDim: 32, context: 8192, vocab: letters.length, metadata });
+    const endless = tinyModel({
+      tied: false,
+      headDim: 32,
+      context: 8192,
+      endless: true,
+      vocab: letters.length,
+      metadata,
+    });
     writeFileSync(tiny, writeGguf(endless));
     writeFileSync(loop, writeGguf(tinyModel({ headDim: 32, context: 1024 })));
     app = await openApp();

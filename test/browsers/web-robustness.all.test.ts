@@ -18,7 +18,9 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
   beforeAll(async () => {
     app = await openApp({ hosts: [LAN_HOST] });
   }, 120_000);
-  beforeEach(() => writeFileSync(tiny, writeGguf(tinyModel({ tied: false, headDim: 32, context: 1024 }))));
+  beforeEach(() =>
+    writeFileSync(tiny, writeGguf(tinyModel({ endless: true, tied: false, headDim: 32, context: 1024 }))),
+  );
   afterAll(async () => {
     await app?.close();
     rmSync(folder, { recursive: true });

@@ -13,7 +13,7 @@ let model: string;
 let terminal: Terminal;
 
 beforeAll(async () => {
-  model = await writeTempModel(tinyModel({ tied: false, headDim: 32, context: 4096 }));
+  model = await writeTempModel(tinyModel({ endless: true, tied: false, headDim: 32, context: 4096 }));
 });
 
 const short = ['--temperature', '0', '--max-tokens', '8'];

@@ -15,7 +15,7 @@ let loaded: Model;
 
 beforeAll(async () => {
   // A byte vocabulary: a prompt has as many tokens as bytes.
-  model = await writeTempModel(tinyModel({ tied: false, headDim: 32, context: 2048 }));
+  model = await writeTempModel(tinyModel({ endless: true, tied: false, headDim: 32, context: 2048 }));
   loaded = await loadModel(model, { device: 'js' });
   folder = join(dirname(model), 'texts');
   mkdirSync(folder, { recursive: true });

@@ -18,7 +18,7 @@ let file: string;
 let files = 0;
 
 beforeAll(async () => {
-  model = await writeTempModel(tinyModel({ tied: false, headDim: 32, context: 2048 }));
+  model = await writeTempModel(tinyModel({ endless: true, tied: false, headDim: 32, context: 2048 }));
   // The js device starts fastest; sessions are the same on every device.
   loaded = await loadModel(model, { device: 'js' });
   folder = await mkdtemp(join(tmpdir(), 'kvasir-cli-sessions-'));

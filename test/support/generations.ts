@@ -68,7 +68,9 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
   const capacity =
     pages === undefined ? options.capacity?.(plan) : maxSequences * fixedBytes(plan) + pages * plan.leaf.bytes;
   let clock = 0;
-  if (msPerRow + msPerPass > 0) engine.now = () => clock;
+  // Then a slow machine has no smaller passes either.
+  if (msPerRow + msPerPass > 0)
+    Object.assign(engine, { now: () => clock, batchSize: { rows: prefillChunk, adapt() {} } });
   const cache = engine.openCache(plan, { context, overflow, capacity });
   const { prefillShare, speculate } = options;
   const scheduler = createScheduler(engine, cache, plan, { maxSequences, prefillShare, speculate });

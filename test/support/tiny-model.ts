@@ -34,6 +34,8 @@ export interface TinyOptions {
   experts?: readonly [count: number, used: number];
   /** Type of the experts' matrices, if it is another one. */
   expertType?: WeightType;
+  /** No end token, which a random model may sample at any time: answers end at their maximum length. */
+  endless?: boolean;
   /** Whether to write a byte-level vocabulary; default true. */
   vocabulary?: boolean;
   /** Additional or replaced metadata; undefined removes a key. */
@@ -48,7 +50,7 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   const { block } = weightFormats[type];
   const { width = Math.max(64, block), heads = 4, kvHeads = 2, ffn = Math.max(128, block) } = options;
   const headDim = options.headDim ?? width / heads;
-  const vocab = options.vocab ?? byteVocabulary().length;
+  const vocab = options.vocab ?? (options.endless ? 256 : byteVocabulary().length);
   const traits: Traits = architectures[architecture];
   const { norms = 'inputs' } = traits;
   const experts = options.experts ?? (traits.experts?.in === 'all' ? [8, 2] : undefined);
@@ -139,6 +141,7 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
           [`${architecture}.attention.value_length`]: headDim,
         }),
     ...(options.vocabulary === false ? {} : vocabularyMetadata(vocab)),
+    ...(options.endless && { 'tokenizer.ggml.eos_token_id': undefined }),
     ...options.metadata,
   };
   const kept = Object.entries(metadata).filter((pair): pair is [string, Metadata[string]] => pair[1] !== undefined);

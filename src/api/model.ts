@@ -229,6 +229,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   const { plan } = chosen;
   const engine = await loadEngine(file, { plan, context, kvMemory, guard: guardBytes(config, plan) }, options);
   const notices = [
+    engine.notice,
     template.note,
     chosen.notice,
     plan.notice,
@@ -236,7 +237,10 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     options.tiers?.length && tiersNotice(plan, overflow),
   ].filter(note => !!note) as string[];
   const tiers = await openTiersIfAny(engine, plan, options.tiers);
-  return createModel({ engine, plan, context, overflow, notices, tiers }, options);
+  const model = createModel({ engine, plan, context, overflow, notices, tiers }, options);
+  if (!options.signal?.aborted) return model;
+  await model.dispose();
+  throw options.signal.reason;
 }
 
 /** With a recent window and in shadow and two-tier mode they are not used: see `tiersNotice`. */
@@ -293,8 +297,11 @@ function createModel(parts: ModelParts, options: LoadOptions): Model {
     isChat(prompt) ? ephemeral().chat(prompt, options).result() : ephemeral().generate(prompt, options).result();
   const dispose = () => {
     disposal ??= (async () => {
-      await Promise.all([...answering].map(one => one.dispose()));
+      const stopAnswers = () => Promise.all([...answering].map(one => one.dispose()));
+      await stopAnswers();
       await settleWithin(cache.settle(), STORE_TIME_LIMIT_MS);
+      // Conversations may have gone on meanwhile.
+      await stopAnswers();
       cache.dispose();
       guard.dispose();
       await engine.dispose();

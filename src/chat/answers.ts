@@ -1,4 +1,5 @@
 /** How a conversation answers: a prompt, or messages in the model's chat format, become a stream of tokens, parts or text. */
+import { saltOf } from '../cache/salt.ts';
 import {
   type GenerateOptions,
   type GenerationContext,
@@ -32,6 +33,8 @@ export interface Answerer {
   readonly reader?: GenerationOwner;
   /** Tokens of the last prompt and its answer: the answer keeps its own tokens in later prompts. */
   ids: readonly number[];
+  /** Of that answer: its cache is that of no other salt. */
+  salt: string;
 }
 
 const constraintsOf = ({ context, tenant }: Answerer, options: GenerateOptions) =>
@@ -44,11 +47,16 @@ const streamTokens = (
   format?: OutputFormat,
 ): StreamBody<Token> =>
   async function* (cancellation, result) {
-    const { context, tenant, reader } = answerer;
+    const { context, reader } = answerer;
+    const tenant = options.tenant ?? answerer.tenant;
     try {
-      yield* generate(context, prompt, { tenant, ...options }, result, cancellation, reader, format);
+      yield* generate(context, prompt, { ...options, tenant }, result, cancellation, reader, format);
     } finally {
-      answerer.ids = [...prompt, ...result.ids];
+      // A prompt that was refused is nowhere in the cache.
+      if (result.usage.promptTokens > 0) {
+        answerer.ids = [...prompt, ...result.ids];
+        answerer.salt = saltOf(tenant ?? '', options.cacheSalt);
+      }
     }
   };
 

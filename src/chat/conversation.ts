@@ -93,8 +93,9 @@ interface ConversationStart {
   messages: readonly ChatMessage[];
   /** The messages that `reset` restores. Default: the same. */
   initialMessages?: readonly ChatMessage[];
-  /** Tokens of the last prompt and answer. */
+  /** Tokens of the last prompt and answer, and their salt. */
   ids?: readonly number[];
+  salt?: string;
   /** Who holds their cache. */
   owner?: GenerationOwner;
   tenant?: string;
@@ -109,7 +110,8 @@ export function createConversation(
   const { engine, cache, plan } = context;
   const { tokenizer, template } = engine;
   const { initialMessages = start.messages, owner = {}, tenant } = start;
-  const answerer: Answerer = { context, tenant, reader: ephemeral ? undefined : owner, ids: start.ids ?? [] };
+  const { ids = [], salt = saltOf(tenant ?? '') } = start;
+  const answerer: Answerer = { context, tenant, reader: ephemeral ? undefined : owner, ids, salt };
   let messages = [...start.messages];
   let disposed = false;
 
@@ -147,9 +149,9 @@ export function createConversation(
 
   /** Takes the sequence out of the cache while it is saved, so that it is not evicted. */
   const save = async (target: SessionTarget) => {
-    const { ids } = answerer;
+    const { ids, salt } = answerer;
     // Its tail may have been evicted; then it is computed again.
-    if (!cache.idleOf(owner) && ids.length > 0) await prefill(context, ids, owner, tenant);
+    if (!cache.idleOf(owner) && ids.length > 0) await prefill(context, ids, owner, salt);
     const sequence = cache.take(owner);
     if (!sequence) throw new InputError('There is nothing to save yet. Send a message first.');
     try {
@@ -178,8 +180,8 @@ export function createConversation(
   };
 
   /** Reads what the cache holds now, whatever becomes of it meanwhile; undefined if there is none. */
-  const readCache = <T>(read: (held: HeldContent) => Promise<T>): Promise<T> | undefined => {
-    const held = idle()?.hold();
+  const readCache = async <T>(read: (held: HeldContent) => Promise<T>): Promise<T | undefined> => {
+    const held = await turns.afterWork(() => idle()?.hold());
     return held && engine.exclusive(() => read(held)).finally(held.release);
   };
 
@@ -229,15 +231,18 @@ export function createConversation(
     generate: (prompt, options = {}) => turns.stream(streamPrompt(answerer, prompt, options), options.signal),
     fork() {
       checkOpen();
-      return createConversation(context, { messages, initialMessages, ids: answerer.ids, tenant });
+      const { ids, salt } = answerer;
+      return createConversation(context, { messages, initialMessages, ids, salt, tenant });
     },
     async crop(tokens) {
       checkOpen();
       if (!Number.isInteger(tokens) || tokens < 0)
         throw new InputError(`crop needs a number of tokens, 0 or more; got ${describeValue(tokens)}.`);
-      turns.checkIdle();
-      answerer.ids = answerer.ids.slice(0, tokens);
-      return idle()?.crop(tokens) ?? 0;
+      return turns.afterWork(() => {
+        turns.checkIdle();
+        answerer.ids = answerer.ids.slice(0, tokens);
+        return idle()?.crop(tokens) ?? 0;
+      });
     },
     async save(target) {
       checkOpen();
@@ -250,12 +255,12 @@ export function createConversation(
     async decode(layer, from, to) {
       checkOpen();
       checkLayer(layer, plan.codecs.length);
-      const read = readCache(({ view, exactView, length }) => {
+      const read = await readCache(({ view, exactView, length }) => {
         const held = { view, exactView: plan.mode === 'two-tier' ? exactView : undefined, length };
         return decodeVectors(engine.device, held, [layer], from, to);
       });
       if (!read) throw new InputError('This conversation has no cache yet, or it made room for others. Ask something.');
-      return (await read)[0];
+      return read[0];
     },
     async spill() {
       checkOpen();
@@ -268,7 +273,7 @@ export function createConversation(
     async warm() {
       checkOpen();
       // The last token of a prompt is never looked for.
-      await whenPrefetched(onChange => cache.prefetch([...answerer.ids, 0], saltOf(tenant ?? ''), onChange, owner));
+      await whenPrefetched(onChange => cache.prefetch([...answerer.ids, 0], answerer.salt, onChange, owner));
     },
     outliers: async () => readCache(({ view }) => countOutliers(engine.device, view)),
     reset: async () => {

@@ -75,7 +75,7 @@ async function remove(folder: string, { tenant, model, all, json }: RemoveOption
   if (!all && tenant === undefined && model === undefined)
     throw new InputError('Name what to delete: --tenant NAME, --model FINGERPRINT, or --all.');
   const id = tenant === undefined ? undefined : toHex(tenantId(tenant));
-  const isMeant = (row: Row) => (!model || row.model === model) && (!id || row.tenant === id);
+  const isMeant = (row: Row) => (model === undefined || row.model === model) && (!id || row.tenant === id);
   const rows = (await readRows(folder)).filter(isMeant);
   for (const name of new Set(rows.map(row => row.model))) {
     const store = await openDiskStore({ path: folder, model: name, capacity: Number.MAX_SAFE_INTEGER });

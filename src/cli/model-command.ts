@@ -43,7 +43,7 @@ export function addDeviceOptions(command: Command): Command {
   return command
     .option('--device <name>', 'auto, webgpu, wasm or js', 'auto')
     .option('--threads <n>', 'number of threads (wasm)', parseCount)
-    .option('--memory <size>', 'memory limit, e.g. 4GiB (default: the free memory)', parseBytes);
+    .option('--memory <size>', 'memory limit, e.g. 4GiB (default: the free memory; on a GPU none)', parseBytes);
 }
 
 export const deviceOptions = ({ device, threads, memory }: DeviceFlags) => ({ device, threads, memoryLimit: memory });

@@ -208,10 +208,12 @@ async function run(model: string, options: Options): Promise<void> {
   }
 }
 
-async function readTenants({ apiKey = [], apiKeys }: Options): Promise<TenantConfig[]> {
+async function readTenants({ apiKey, apiKeys }: Options): Promise<TenantConfig[]> {
   const { DEFAULT_TENANT, parseTenants } = await import('../server/tenants.ts');
+  // As in `--api-key "$KEY"` without a KEY: not a server that asks for no key.
+  if (apiKey?.length === 0) throw new InputError('--api-key is empty. Give a key of 8 characters or more.');
   const configured = apiKeys === undefined ? [] : parseTenants(await readTextFile(apiKeys, '--api-keys'), apiKeys);
-  return apiKey.length > 0 ? [...configured, { ...DEFAULT_TENANT, keys: apiKey }] : configured;
+  return apiKey ? [...configured, { ...DEFAULT_TENANT, keys: apiKey }] : configured;
 }
 
 async function createLogger(level: string) {

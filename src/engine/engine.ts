@@ -52,6 +52,8 @@ export interface Engine {
   readonly device: Device;
   /** Why this device was chosen. */
   readonly why: string;
+  /** A faster device is there, but computes wrong results. */
+  readonly notice?: string;
   readonly config: ModelConfig;
   readonly tokenizer: ChatTokenizer;
   readonly template: ChatTemplate;
@@ -155,6 +157,7 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
       fingerprint: () => modelFingerprint(file),
     });
     if (options.warmUp ?? opened.warmUp) await warmUp(engine, cache.plan);
+    signal?.throwIfAborted();
     return engine;
   } catch (error) {
     await device?.dispose();

@@ -3,7 +3,7 @@
  * of the prompt that is not in the cache, then decodes one token per pass.
  */
 import type { KvCache, Owner } from '../cache/kv-cache.ts';
-import { saltOf } from '../cache/salt.ts';
+import { saltOf, tenantOf } from '../cache/salt.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { maxTokensIn, type Plan } from '../plan/plan.ts';
 import { ContextError, InputError } from '../util/errors.ts';
@@ -199,10 +199,10 @@ export async function prefill(
   { scheduler }: GenerationContext,
   ids: readonly number[],
   owner: Owner,
-  tenant = '',
+  salt: string,
 ): Promise<void> {
   await scheduler.submit({
-    ...{ prompt: ids, tenant, salt: saltOf(tenant), owner, maxTokens: 1, sampler: createSampler({ temperature: 0 }) },
+    ...{ prompt: ids, tenant: tenantOf(salt), salt, owner, maxTokens: 1, sampler: createSampler({ temperature: 0 }) },
     isParked: () => false,
     onStart() {},
     onPrefill() {},
@@ -250,11 +250,19 @@ const slideNotice = (context: number, dropped: number): string =>
 const loopNotice = (written: number): string =>
   `The answer was ended after ${formatCount(written)} tokens: it repeated itself.`;
 
-const fullNotice = ({ context }: GenerationContext, written: number, maxTokens?: number): string =>
-  `The context of ${formatCount(context)} tokens is full` +
+const fullNotice = (generation: GenerationContext, written: number, maxTokens?: number): string =>
+  `${describeLimit(generation)} is full` +
   (maxTokens !== undefined && maxTokens > written
     ? `: the answer ended after ${formatCount(written)} tokens, and the limit was ${formatCount(maxTokens)}.`
     : '.');
+
+function describeLimit(generation: GenerationContext): string {
+  const { cache, context } = generation;
+  const limit = tokenLimit(generation);
+  return limit < context
+    ? `The KV cache of ${formatBytes(cache.stats.capacity)}, which holds ${formatCount(limit)} tokens,`
+    : `The context of ${formatCount(context)} tokens`;
+}
 
 /** Counting this many takes no time. */
 const MIN_COUNTED_TOKENS = 10_000;

@@ -7,7 +7,6 @@ import { createSequence } from '../cache/create-sequence.ts';
 import { leafLayout } from '../cache/leaf.ts';
 import { createRandom, normals } from '../codec/parts/random.ts';
 import type { Device, KvLayer } from '../kernel/device.ts';
-import { createJsDevice } from '../kernel/js/device.ts';
 import { dequantize } from '../kernel/weights/dequantize.ts';
 import { type WeightType, weightBytes, weightFormats } from '../kernel/weights/types.ts';
 import { type Chunk, createScratch, forward, type LoadedModel, restoreKeysAndValues } from '../model/forward.ts';
@@ -42,6 +41,8 @@ interface TestedModel {
 
 /** What is wrong with the device's results; undefined: nothing. */
 export async function selfTest(device: Device, model: TestedModel, plan: Plan): Promise<string | undefined> {
+  // Loaded on use, as in kernel/open.ts: a page that has it twice would load it from two files.
+  const { createJsDevice } = await import('../kernel/js/device.ts');
   for (const layer of differentLayers(plan.leaf.layers)) {
     const small = smallModel(model, plan, layer);
     const expected = await run(createJsDevice(), small);

@@ -20,8 +20,9 @@ export async function download(hub: Hub, remote: RemoteFile, blob: string, onPro
     await withRetries(hub, hub.retries, async resetRetries => {
       while (partial.length < remote.size) await fetchRemaining(hub, remote, partial, resetRetries, onProgress);
     });
-    intact = partial.hash.digest('hex') === remote.hash;
     await file.sync();
+    // The hash is of the bytes received here: another process may have written to the file too.
+    intact = partial.hash.digest('hex') === remote.hash && (await file.stat()).size === remote.size;
   } finally {
     await file.close();
   }

@@ -4,7 +4,7 @@
  * clock, so clock skew and process ids of other containers do not matter.
  *
  * Python's downloader locks with flock, which Node lacks. New versions use other file names; an old version that
- * downloads the same file at the same time corrupts the partial file, which the checksum detects.
+ * downloads the same file at the same time corrupts the partial file, which its size and checksum show.
  */
 import { randomUUID } from 'node:crypto';
 import { link, mkdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';

@@ -1,4 +1,4 @@
-import { existsSync, lstatSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, lstatSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
@@ -327,6 +327,18 @@ describe('a hostile server', () => {
     await start();
     hub.sha = sha;
     await expect(get()).rejects.toThrow('has no commit');
+  });
+
+  test('is written to by another process at the same time', async () => {
+    await start();
+    // As a process does that was suspended while this one took its lock over.
+    const onProgress = ({ done }: { done: number }) => {
+      if (done === 0) appendFileSync(join(dir(), 'blobs', `${sha256(bytes)}.incomplete`), 'more');
+    };
+    await expect(get(repo, { onProgress })).rejects.toThrow(/damaged|longer/);
+    expect(blobs()).toEqual([]);
+    await get();
+    expect(blobs()).toEqual([sha256(bytes)]);
   });
 
   test('declares a checksum that is a path', async () => {

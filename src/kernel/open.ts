@@ -32,6 +32,8 @@ export interface OpenedDevice {
   device: Device;
   /** Why this device was selected, for display. */
   why: string;
+  /** A faster device is there, but computes wrong results. */
+  notice?: string;
   /** Whether to compile all kernels before the first pass. False on a software GPU, where compiling unused ones is slow. */
   warmUp: boolean;
 }
@@ -103,20 +105,20 @@ export async function openDevice(
   if (!deviceNames.includes(name))
     throw new UnsupportedError(`Unknown device "${name}". Use one of: ${deviceNames.join(', ')}.`);
   const skipped: string[] = [];
+  let notice: string | undefined;
   for (const candidate of candidates) {
     if (name !== 'auto' && name !== candidate.name) continue;
-    const missing =
-      (await candidate.missing(shape)) ??
-      (name === 'auto' ? await candidate.unwanted?.() : undefined) ??
-      (await failure(candidate, shape, options, test));
-    if (missing === undefined) {
+    const missing = (await candidate.missing(shape)) ?? (name === 'auto' ? await candidate.unwanted?.() : undefined);
+    const failed = missing === undefined ? await failure(candidate, shape, options, test) : undefined;
+    if (failed) notice = `${candidate.name} is not used: ${failed}. Update the driver of the GPU, or the browser.`;
+    if (missing === undefined && failed === undefined) {
       const device = await candidate.open(shape, options);
       const about = `${candidate.name} (${candidate.about})${name === 'auto' ? '' : ', as requested'}`;
       const warmUp = (await candidate.unwanted?.()) === undefined;
       const why = [about, candidate.limitation?.(), ...skipped].filter(part => part !== undefined).join('; ');
-      return { device, why, warmUp };
+      return { device, why, notice, warmUp };
     }
-    skipped.push(`no ${candidate.name}: ${missing}`);
+    skipped.push(`no ${candidate.name}: ${missing ?? failed}`);
   }
   throw new UnsupportedError(
     `The ${name} device is not available (${skipped.join('; ')}). Use another device, or "auto".`,

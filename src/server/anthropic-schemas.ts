@@ -68,6 +68,11 @@ const prompt = (limits: Limits) => ({
   thinking: z.object({ type: z.enum(['enabled', 'disabled', 'adaptive']) }).nullish(),
 });
 
+/** Of the answer. */
+const format = z
+  .object({ type: z.literal('json_schema', { error: 'must be "json_schema"' }), schema: jsonObject })
+  .nullish();
+
 export const countTokensSchema = (limits: Limits) => z.object(prompt(limits));
 
 export const messagesSchema = (limits: Limits) =>
@@ -78,6 +83,9 @@ export const messagesSchema = (limits: Limits) =>
     temperature: number(0, 1),
     top_p: number(0, 1),
     top_k: integer(0),
+    output_config: z.object({ format }).nullish(),
+    // Its name in the beta.
+    output_format: format,
     stop_sequences: z.array(z.string().max(limits.stopLength)).max(limits.stops).nullish(),
   });
 

@@ -37,6 +37,7 @@ export const messages: Route<MessagesRequest> = {
       open: (service, _, stop) =>
         service.answer(messages, {
           ...prompt,
+          schema: (request.output_config?.format ?? request.output_format)?.schema,
           temperature: request.temperature ?? 1,
           topP: topPOf(request.top_p),
           topK: request.top_k ?? undefined,
@@ -77,8 +78,10 @@ const encodingOf = ({ render, tools, toolChoice, continueAnswer }: Omit<ChatProm
 });
 
 /** `tools[0].function.parameters` as `tools[0].input_schema`. */
-function fieldOf(path: string, { tools }: CountTokensRequest): string {
+function fieldOf(path: string, { tools, ...rest }: CountTokensRequest | MessagesRequest): string {
+  const format = 'output_format' in rest && rest.output_format ? 'output_format' : 'output_config.format';
   return withRequestIndex(path, tools?.map(toIgnored))
+    .replace(/^schema\b/, `${format}.schema`)
     .replace(/^(tools\[\d+\])\.function\.parameters/, '$1.input_schema')
     .replace(/^(tools\[\d+\])\.function\./, '$1.');
 }

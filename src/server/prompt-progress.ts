@@ -23,6 +23,7 @@ export function createProgressChannel(): ProgressChannel {
     },
     async *merge(events) {
       let next = events.next();
+      next.catch(() => {});
       try {
         for (;;) {
           const reported = new Promise<void>(resolve => {
@@ -32,6 +33,8 @@ export function createProgressChannel(): ProgressChannel {
           if (read?.done) return;
           if (read) {
             next = events.next();
+            // It may fail before the reader comes back, who gets the error then.
+            next.catch(() => {});
             yield read.value;
           } else if (newest) {
             const progress = newest;
@@ -40,8 +43,6 @@ export function createProgressChannel(): ProgressChannel {
           }
         }
       } finally {
-        // Its error, if there is one, was thrown above.
-        next.catch(() => {});
         await events.return();
       }
     },

@@ -1,6 +1,6 @@
 /** Saves a conversation's cache to a session file, and restores it: the next token then needs no prefill. */
 import type { KvCache, Owner } from '../cache/kv-cache.ts';
-import { saltOf } from '../cache/salt.ts';
+import { saltOf, tenantOf } from '../cache/salt.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import type { Engine } from '../engine/engine.ts';
 import { checkMessages } from '../model/message.ts';
@@ -51,8 +51,10 @@ export async function saveSession(
   const lastIds = ids.slice(tokens.length, tokens.length + 1);
   const extra: SessionExtra = { messages, initialMessages, lastIds, arithmetic: engine.device.arithmetic };
   const manifest = { tokens, extra, identity: await cacheIdentity(engine, plan) };
-  // Pages of a session that was not signed here stay so, whoever saves them again.
-  const signer = sequence.shares ? await openSigner() : undefined;
+  // Pages of a session that was not signed here stay so, whoever saves them again. Those of a salt are not signed: whoever
+  // restores them would share them without it.
+  const isSalted = sequence.salt !== saltOf(tenantOf(sequence.salt));
+  const signer = sequence.shares && !isSalted ? await openSigner() : undefined;
   await saveSequence(engine, plan, { view }, manifest, target, signer);
 }
 

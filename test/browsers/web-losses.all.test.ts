@@ -116,6 +116,23 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
       await visit.context.close();
     });
 
+    it('is kept with the answer that it was to take the place of', async () => {
+      const visit = await visitWith({ temperature: 0, maxTokens: 16 });
+      await ask(visit, STORY);
+      const first = await visit.answer(1);
+      await ask(visit, 'And then?');
+      await visit.answer(2);
+      app.pauseMs = 3000;
+      await visit.page.getByRole('button', { name: 'Answer again' }).first().click();
+      await visit.page.locator('.answer[aria-busy=true]').waitFor();
+      await visit.page.reload();
+      await visit.page.getByText('The page was left before this answer was complete.').waitFor();
+      await visit.page.getByRole('button', { name: 'Previous version' }).click();
+      expect(await visit.answer(1)).toBe(first);
+      expect(await visit.page.locator('.question').count()).toBe(2);
+      await visit.context.close();
+    });
+
     it('a question without an answer can be answered', async () => {
       const visit = await visitWith({});
       app.pauseMs = 3000;
@@ -160,6 +177,26 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.reload();
     await visit.answer(1);
     expect(await draft()).toBe('');
+    await visit.context.close();
+  });
+
+  it('a question that is edited stays in its editor until it can be answered', async () => {
+    const visit = await visitWith({ temperature: 0, maxTokens: 16 });
+    const { page } = visit;
+    await ask(visit, STORY);
+    await visit.answer(1);
+    await page.getByRole('button', { name: 'Edit' }).first().click();
+    await app.kill();
+    await page.locator('.badge', { hasText: 'No server' }).waitFor();
+    await page.locator('.editor textarea').fill('Tell me a story about a cat.');
+    await page.keyboard.press('Enter');
+    expect(await page.locator('.editor textarea').inputValue()).toBe('Tell me a story about a cat.');
+    await app.revive();
+    await page.locator('.badge-name').waitFor({ timeout: 60_000 });
+    await page.locator('.editor textarea').focus();
+    await page.keyboard.press('Enter');
+    await page.locator('.bubble', { hasText: 'a story about a cat' }).waitFor();
+    await visit.answer(1);
     await visit.context.close();
   });
 

@@ -69,5 +69,8 @@ describeGpu('the test of a GPU', () => {
     await expect(load('webgpu')).rejects.toThrow(/A GPU computes wrong results: the attention of \d+ of 26 tokens/);
     await using other = await load('auto');
     expect(other.device).toMatchObject({ name: 'wasm', why: expect.stringMatching(/no webgpu: A GPU computes wrong/) });
+    expect(other.notices).toContainEqual(
+      expect.stringMatching(/^webgpu is not used: A GPU computes wrong results: .*Update/),
+    );
   });
 });

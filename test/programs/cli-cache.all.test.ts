@@ -24,6 +24,8 @@ it('lists what is stored by tenant, and deletes it', async () => {
   expect(stdout).toMatch(/abababababababab +[0-9a-f]{32} +3 /);
   expect(stdout).toMatch(/abababababababab +\(none\) +2 /);
   expect((await kvasir(['cache', 'rm', path])).stderr).toMatch(/Name what to delete: --tenant NAME/);
+  // A variable of a script that is not set.
+  expect((await kvasir(['cache', 'rm', path, '--model', ''])).stdout).toMatch(/^Deleted 0 records/);
   expect((await kvasir(['cache', 'rm', path, '--tenant', 'alice'])).stdout).toMatch(/^Deleted 3 records/);
   const left = JSON.parse((await kvasir(['cache', 'ls', path, '--json'])).stdout);
   expect(left).toMatchObject([{ model: 'abababababababab', records: 2 }]);

@@ -313,6 +313,12 @@ it('the image is built from files that exist', () => {
 });
 
 describe('deploy/kubernetes.yaml', () => {
+  it('keeps the variables that Kubernetes makes of a Service apart from those of kvasir', () => {
+    const services = manifest.filter(({ kind }: Yaml) => kind === 'Service').map(({ metadata }: Yaml) => metadata.name);
+    expect(services).toContain('kvasir');
+    expect(pod.spec.enableServiceLinks).toBe(false);
+  });
+
   it('has only fields that Kubernetes knows, of the right types', () => {
     const objects = manifest.map((object, i) => {
       const module = object.apiVersion.includes('/') ? object.apiVersion : `core/${object.apiVersion}`;

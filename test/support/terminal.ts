@@ -2,6 +2,7 @@
 import { spawn, spawnSync } from 'node:child_process';
 import type { Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
+import { onTestFinished } from 'vitest';
 
 const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 
@@ -59,6 +60,8 @@ export function openTerminal(args: readonly string[], env: Record<string, string
     env: { ...process.env, ...env },
     stdio: ['pipe', 'pipe', 'inherit', 'pipe'],
   });
+  // Whatever becomes of the test: a terminal that lives on keeps the test runner from ending.
+  onTestFinished(() => void child.kill('SIGKILL'));
   let [raw, columns] = ['', width];
   child.stdout?.setEncoding('utf8').on('data', text => {
     raw += text;

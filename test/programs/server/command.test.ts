@@ -110,6 +110,7 @@ describe('kvasir serve', () => {
     ['a port', [model, '--port', '99999'], 'not a port'],
     ['a time', [model, '--engine-timeout', '0'], 'more than 0'],
     ['too little memory', [model, '--port', '0', '--kv-memory', '1KB'], 'Raise --kv-memory'],
+    ['an empty key', [model, '--api-key', '', '--port', '0'], '--api-key is empty'],
     ['a short key', [model, '--api-key', 'short', '--port', '0'], 'at least 8 characters'],
   ];
   const REPRESENTATIVES = { 'too little memory': 'an error of the engine', 'a short key': 'an error of the server' };

@@ -42,6 +42,28 @@ it('streams blocks between message_start and message_stop', async () => {
   expect(events.at(-2)).toMatchObject({ delta: { stop_reason: 'max_tokens' }, usage: { output_tokens: 10 } });
 });
 
+it.each([
+  ['output_config', (format: object) => ({ output_config: { format } })],
+  ['output_format', (format: object) => ({ output_format: format })],
+] as const)('an answer satisfies the schema of %s, and a schema that cannot be enforced is named', async (name, of) => {
+  const schema = {
+    type: 'object',
+    properties: { old: { type: 'boolean' } },
+    required: ['old'],
+    additionalProperties: false,
+  };
+  const { content, stop_reason } = await json(PATH, {
+    ...request,
+    max_tokens: 64,
+    ...of({ type: 'json_schema', schema }),
+  });
+  expect(stop_reason).toBe('end_turn');
+  expect(JSON.parse(content[0].text)).toEqual({ old: expect.any(Boolean) });
+  const refused = await ask(PATH, { ...request, ...of({ type: 'json_schema', schema: { type: 'nothing' } }) });
+  expect(refused.status).toBe(400);
+  expect((await refused.json()).error.message).toContain(name);
+});
+
 it('names the stop sequence that ended it', async () => {
   const { content } = await json(PATH, { ...request, max_tokens: 40 });
   const stop = content[0].text.slice(2, 4);

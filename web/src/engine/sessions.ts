@@ -23,8 +23,13 @@ export function createSessions(service: RemoteService): Sessions {
   /** Slots by conversation, the one that was used last at the end. */
   const open = new Map<string, number>();
 
+  /** One conversation after the other gets its slot, so that no two get the same. */
+  let choosing: Promise<unknown> = Promise.resolve();
+
   const freeSlot = async (): Promise<number> => {
-    if (open.size < MAX_OPEN) return open.size;
+    const used = new Set(open.values());
+    const free = Array.from({ length: MAX_OPEN }, (_, slot) => slot).find(slot => !used.has(slot));
+    if (free !== undefined) return free;
     const states = await service.slots();
     const isIdle = (slot: number) => !states.some(state => state.slot === slot && state.busy);
     const [oldest, slot] = [...open].find(([, slot]) => isIdle(slot))!;
@@ -34,15 +39,20 @@ export function createSessions(service: RemoteService): Sessions {
   };
 
   return {
-    async slotOf(conversation) {
-      await saving;
-      const known = open.get(conversation);
-      const slot = known ?? (await freeSlot());
-      open.delete(conversation);
-      open.set(conversation, slot);
-      // Nothing was saved, or with another model or codec: then the messages are read again.
-      if (known === undefined) await service.restoreSlot(slot, pathOf(conversation)).catch(() => {});
-      return slot;
+    slotOf(conversation) {
+      const choose = async () => {
+        await saving;
+        const known = open.get(conversation);
+        const slot = known ?? (await freeSlot());
+        open.delete(conversation);
+        open.set(conversation, slot);
+        // Nothing was saved, or with another model or codec: then the messages are read again.
+        if (known === undefined) await service.restoreSlot(slot, pathOf(conversation)).catch(() => {});
+        return slot;
+      };
+      const chosen = choosing.then(choose);
+      choosing = chosen.catch(() => {});
+      return chosen;
     },
     save(conversation) {
       const save = async () => {

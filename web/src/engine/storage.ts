@@ -62,9 +62,10 @@ export const readSource = async (path: string): Promise<string | undefined> =>
 /** A model that was stored before. */
 export const openStoredModel = (path: string): Promise<File> => openStored(path);
 
-/** The path of a file that was stored as a model. */
-export async function findStoredModel({ name, size }: File): Promise<string | undefined> {
-  return (await readStorage()).models.find(model => model.name === name && model.bytes === size)?.path;
+/** The path of a file that was stored as a model. Another one may have its name and size. */
+export async function findStoredModel({ name, size, lastModified }: File): Promise<string | undefined> {
+  const source = `${name} ${size} ${lastModified}`;
+  return (await readStorage()).models.find(model => model.isComplete && model.source === source)?.path;
 }
 
 /** Models and caches; or what is at a path. Conversations are elsewhere. */

@@ -5,6 +5,7 @@ import { texts } from '../texts/index.ts';
 import { connection, reconnect } from './connection.ts';
 import { type Conversation, cachedTokens, type Message, newId, turnsOf, type Versions } from './conversation.ts';
 import { current, findConversation, save } from './conversations.ts';
+import { readUpdated } from './database.ts';
 import { announcement, refuse, showNotice } from './notice.ts';
 import { settings } from './settings.ts';
 import { keepUnfinished, readUnfinished } from './unfinished.ts';
@@ -73,12 +74,15 @@ export async function answer(conversation: Conversation, options: AnswerOptions 
   const { engine } = connection.value;
   const { id } = conversation;
   if (!engine || runs.value.has(id) || starting.has(id)) return;
-  if (runs.value.size >= engine.info.maxAnswers) return refuse(texts.messages.tooMany(runs.value.size));
+  const running = runs.value.size + starting.size;
+  if (running >= engine.info.maxAnswers) return refuse(texts.messages.tooMany(running));
   starting.add(id);
   try {
     await withLock(id, { ifAvailable: true }, async isFree => {
+      // Another tab may just have ended its answer, which this one has not read yet.
+      const isNewest = isFree && ((await readUpdated(id)) ?? 0) <= (findConversation(id)?.updated ?? Infinity);
       starting.delete(id);
-      if (isFree) await answerWith(engine, conversation, options);
+      if (isNewest) await answerWith(engine, conversation, options);
       else refuse(texts.messages.otherTab);
     });
   } finally {
@@ -108,7 +112,9 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
     if (run) setRun(id, { ...run, ...changed });
   };
   const show = createFrame(() => update({ message, tokens, rate: rate() }));
-  const keep = () => message.text + (message.reasoning ?? '') && keepUnfinished('answers', id, message);
+  // One that takes the place of another is kept before it begins: the other one is among its versions.
+  const isWorthKeeping = () => message.text || message.reasoning || message.versions;
+  const keep = () => isWorthKeeping() && keepUnfinished('answers', id, message);
   const timer = setInterval(keep, SAVE_MS);
   let isLeft = false;
   const leave = () => {

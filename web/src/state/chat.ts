@@ -92,11 +92,14 @@ export function send(): Promise<void> {
   return answerAfter([...current.value.messages, message], { onStart: () => clearDraft(id) });
 }
 
-/** Replaces a message of the user, and answers again. What it was, and what followed it, stays as a version. */
-export function edit(message: Message, text: string): Promise<void> {
+/**
+ * Replaces a message of the user, and answers again. What it was, and what followed it, stays as a version. `onStart` is
+ * called if that is possible now.
+ */
+export function edit(message: Message, text: string, onStart: () => void): Promise<void> {
   const { messages } = current.value;
   const edited: Message = { ...message, id: newId(), text, versions: versionsAfter(messages, message) };
-  return answerAfter([...before(messages, message.id), edited]);
+  return answerAfter([...before(messages, message.id), edited], { onStart });
 }
 
 /** Another answer in place of this one, which stays as a version. */

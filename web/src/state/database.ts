@@ -23,8 +23,12 @@ function open(): Promise<IDBDatabase> {
   return opened;
 }
 
+/** How many changes this tab has begun. */
+let changes = 0;
+
 /** Changes the store, and tells the other tabs. Without space a change fails when it is committed, not before. */
 async function change(work: (store: IDBObjectStore) => void): Promise<void> {
+  changes++;
   const transaction = (await open()).transaction(STORE, 'readwrite');
   work(transaction.objectStore(STORE));
   await new Promise<void>((resolve, reject) => {
@@ -34,10 +38,19 @@ async function change(work: (store: IDBObjectStore) => void): Promise<void> {
   tabs.postMessage('changed');
 }
 
-/** All conversations, the newest first. */
+const reading = async (): Promise<IDBObjectStore> => (await open()).transaction(STORE).objectStore(STORE);
+
+/** All conversations, the newest first, with all changes that this tab has begun. */
 export async function readConversations(): Promise<Conversation[]> {
-  const all: Conversation[] = await done((await open()).transaction(STORE).objectStore(STORE).getAll());
-  return all.sort((a, b) => b.updated - a.updated);
+  const seen = changes;
+  const all: Conversation[] = await done((await reading()).getAll());
+  return seen === changes ? all.sort((a, b) => b.updated - a.updated) : readConversations();
+}
+
+/** When a conversation was saved last, by any tab; undefined if it was not. */
+export async function readUpdated(id: string): Promise<number | undefined> {
+  const found: Conversation | undefined = await done((await reading()).get(id));
+  return found?.updated;
 }
 
 export const writeConversation = (conversation: Conversation): Promise<void> =>

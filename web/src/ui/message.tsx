@@ -38,10 +38,11 @@ function Question({ message, isBusy, isLast }: MessageProps) {
           onCancel={() => {
             isEditing.value = false;
           }}
-          onSave={text => {
-            isEditing.value = false;
-            void edit(message, text);
-          }}
+          onSave={text =>
+            void edit(message, text, () => {
+              isEditing.value = false;
+            })
+          }
         />
       ) : (
         message.text && <div class="bubble">{message.text}</div>

@@ -11,6 +11,11 @@ export interface Contender {
   close(): Promise<void>;
 }
 
+export interface PromptContender extends Contender {
+  /** Tokens per second of a prompt. What the first sequence holds is lost. */
+  prefill(tokens: number): Promise<number>;
+}
+
 export interface BatchSetup {
   model: string;
   threads: number;

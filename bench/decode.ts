@@ -2,18 +2,19 @@
  * How long does decoding a token take, by depth and codec, compared with llama.cpp on the same file and threads?
  *
  * Validates first: before a page is sealed, every codec must give the same logits as f16. Deep contexts are filled by
- * repeating the pages of a real prompt: time does not depend on their contents.
+ * repeating the pages of a real prompt: time does not depend on their contents. All take turns at every depth, since the
+ * speed of a machine changes within minutes.
  */
 
-import { spawnSync } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
 import { formatTable } from '../src/cli/table.ts';
 import { parseSpec } from '../src/codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import { createPlan } from '../src/plan/plan.ts';
 import { InputError } from '../src/util/errors.ts';
+import type { PromptContender } from './concurrent.ts';
 import { benchPlan, fillTo, promptTokens } from './fill-context.ts';
+import { spawnLlama } from './llama-process.ts';
 
 interface Options {
   model: string;
@@ -26,17 +27,18 @@ interface Options {
 
 interface Row {
   name: string;
-  /** Best milliseconds per token, by depth. */
+  /** Milliseconds per token in the best round, by depth. */
   ms: Record<number, number>;
   /** Tokens per second of a prompt of 512 tokens. */
-  prefill?: number;
+  prefill: number;
   /** Milliseconds of sealing per token. */
   sealing?: number;
 }
 
+/** Tokens per round. */
 const STEPS = 24;
 const PROMPT = 512;
-const ROUNDS = 3;
+const ROUNDS = 4;
 
 export async function benchDecode(options: Options): Promise<void> {
   const depths = options.depths.split(',').map(Number);
@@ -44,21 +46,49 @@ export async function benchDecode(options: Options): Promise<void> {
   const specs = options.kv.split(',');
   const file = await openModelFile(options.model);
   const { layers, kvHeads } = file.config;
-  const cache = { plan: createPlan(parseSpec('f16'), planShape(file)), context: Math.max(...depths) + 1024 };
+  const context = Math.max(...depths) + PROMPT + STEPS * (ROUNDS + 1);
+  const cache = { plan: createPlan(parseSpec('f16'), planShape(file)), context };
   const engine = await loadEngine(file, cache, { device: 'wasm', threads, prefillChunk: PROMPT });
   await validate(engine, specs);
-  const ours: Row[] = [];
-  for (const spec of specs) ours.push(await measureCodec(engine, spec, depths));
-  await engine.dispose();
-  const peers = options.peers ? runLlama(options.model, depths, threads) : [];
+  const setup = { model: options.model, threads, sequences: 1, context, tokens: STEPS };
+  const flash = options.peers ? [true, false] : [];
+  const peers = await Promise.all(
+    flash.map(async flash => {
+      const peer = await spawnLlama(setup, { kv: 'F16', flash });
+      return { ...peer, name: `llama.cpp ${peer.name}` };
+    }),
+  );
+  const ours = specs.map(spec => openCodec(engine, spec, context));
+  const rows = new Map<PromptContender, Row>();
+  try {
+    for (const one of [...peers, ...ours]) rows.set(one, { name: one.name, ms: {}, prefill: 0 });
+    for (let round = 0; round < ROUNDS; round++)
+      for (const [{ prefill }, row] of rows) row.prefill = Math.max(row.prefill, await prefill(PROMPT));
+    for (const depth of depths) await measureDepth(rows, depth);
+    for (const [i, one] of ours.entries()) rows.get(one)!.sealing = await measureSealing(engine, specs[i]);
+  } finally {
+    await Promise.all([...peers, ...ours].map(({ close }) => close()));
+    await engine.dispose();
+  }
+  const theirs = peers.map(peer => rows.get(peer)!);
   const best: Row = {
     name: 'llama.cpp, best',
-    ms: Object.fromEntries(depths.map(depth => [depth, Math.min(...peers.map(row => row.ms[depth] ?? Infinity))])),
-    prefill: Math.max(...peers.map(row => row.prefill ?? 0)),
+    ms: Object.fromEntries(depths.map(depth => [depth, Math.min(...theirs.map(({ ms }) => ms[depth]))])),
+    prefill: Math.max(...theirs.map(({ prefill }) => prefill)),
   };
-  const rows = peers.length > 0 ? [...peers, best, ...ours] : ours;
-  if (options.json) console.log(JSON.stringify(rows, null, 1));
-  else console.log(render(rows, best, depths, layers * kvHeads, threads));
+  const all = [...theirs, ...(peers.length > 0 ? [best] : []), ...ours.map(one => rows.get(one)!)];
+  if (options.json) console.log(JSON.stringify(all, null, 1));
+  else console.log(render(all, best, depths, layers * kvHeads, threads));
+}
+
+async function measureDepth(rows: ReadonlyMap<PromptContender, Row>, depth: number): Promise<void> {
+  for (const [{ name, fill }] of rows) {
+    console.error(`bench: ${name} reads a prompt of ${depth} tokens`);
+    await fill(depth, 1);
+  }
+  for (let round = 0; round < ROUNDS; round++)
+    for (const [{ decode }, { ms }] of rows)
+      ms[depth] = Math.min(ms[depth] ?? Number.POSITIVE_INFINITY, 1000 / (await decode(1)));
 }
 
 /** A short prompt is read from the f16 tail only, so the logits must not depend on the codec. */
@@ -83,27 +113,41 @@ async function computeLogits(engine: Engine, spec: string): Promise<Float32Array
   return result;
 }
 
-async function measureCodec(engine: Engine, spec: string, depths: readonly number[]): Promise<Row> {
+function openCodec(engine: Engine, spec: string, context: number): PromptContender {
   const plan = benchPlan(spec, planShape(engine));
-  const ms: Record<number, number> = {};
-  let prefill = 0;
-  for (const depth of depths) {
-    const sequence = engine.openSequence(plan, depth + 1024);
+  const open = () => engine.openSequence(plan, context);
+  let sequence = open();
+  let next = 0;
+  /** Tokens per second of so many passes. */
+  const timed = async (passes: number, tokens: () => number[]): Promise<number> => {
     const start = performance.now();
-    await step(engine, [{ sequence, tokens: promptTokens(PROMPT), logits: 'last' }]);
-    prefill = Math.max(prefill, (PROMPT / (performance.now() - start)) * 1000);
-    if (depth > PROMPT) await fillTo(engine, sequence, depth);
-    else sequence.crop(depth);
-    let best = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < STEPS * ROUNDS; i++) {
-      const from = performance.now();
-      await step(engine, [{ sequence, tokens: [20 + i], logits: 'last' }]);
-      best = Math.min(best, performance.now() - from);
+    let count = 0;
+    for (let i = 0; i < passes; i++) {
+      const some = tokens();
+      count += some.length;
+      await step(engine, [{ sequence, tokens: some, logits: 'last' }]);
     }
-    ms[depth] = best;
+    return (1000 * count) / (performance.now() - start);
+  };
+  const restart = () => {
     sequence.dispose();
-  }
-  return { name: `kvasir ${spec}`, ms, prefill, sealing: await measureSealing(engine, spec) };
+    sequence = open();
+  };
+  return {
+    name: `kvasir ${spec}`,
+    async prefill(count) {
+      restart();
+      return timed(1, () => promptTokens(count));
+    },
+    async fill(depth) {
+      restart();
+      await step(engine, [{ sequence, tokens: promptTokens(PROMPT), logits: 'none' }]);
+      if (depth > PROMPT) await fillTo(engine, sequence, depth);
+      else sequence.crop(depth);
+    },
+    decode: () => timed(STEPS, () => [20 + (next++ % 900)]),
+    close: async () => sequence.dispose(),
+  };
 }
 
 /** The time to seal one page of all layers, divided by its tokens. */
@@ -120,18 +164,6 @@ async function measureSealing(engine: Engine, spec: string): Promise<number> {
   }
   sequence.dispose();
   return best / plan.pageTokens;
-}
-
-/** Runs llama.cpp in a separate process: f16, flash attention on and off. */
-function runLlama(model: string, depths: readonly number[], threads: number): Row[] {
-  const script = fileURLToPath(new URL('./llama.js', import.meta.url));
-  return ['on', 'off'].map(flash => {
-    console.error(`bench: llama.cpp, flash attention ${flash} (it reads the whole deepest prompt)`);
-    const args = [script, model, flash, depths.join(), String(threads), String(STEPS * ROUNDS)];
-    const { stdout, status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
-    if (status !== 0) throw new InputError(`llama.cpp failed: ${stderr.slice(-400)}`);
-    return { name: `llama.cpp f16, flash ${flash}`, ...JSON.parse(stdout) };
-  });
 }
 
 function render(rows: readonly Row[], best: Row, depths: readonly number[], heads: number, threads: number): string {
@@ -154,12 +186,12 @@ function render(rows: readonly Row[], best: Row, depths: readonly number[], head
     ...depths.flatMap(depth => [row.ms[depth].toFixed(2), ratio(best.ms[depth], row.ms[depth])]),
     deepest > shallow ? attention(row).toFixed(1) : '-',
     ratio(attention(best), attention(row)),
-    (row.prefill ?? 0).toFixed(0),
-    best.prefill ? `${((row.prefill ?? 0) / best.prefill).toFixed(2)}x` : '-',
+    row.prefill.toFixed(0),
+    best.prefill > 0 ? `${(row.prefill / best.prefill).toFixed(2)}x` : '-',
     row.sealing === undefined ? '-' : `${((100 * row.sealing) / row.ms[shallow]).toFixed(1)} %`,
   ]);
   return [
-    `Best milliseconds per token of ${STEPS * ROUNDS}, ${threads} threads; x: speedup over llama.cpp's best setting.`,
+    `Milliseconds per token in the best of ${ROUNDS} rounds of ${STEPS} tokens, in turns; ${threads} threads. x: speedup over llama.cpp's best setting.`,
     formatTable(header, lines),
     `attention: nanoseconds per cached token and KV head, from depth ${shallow} to ${deepest}. prefill: ${PROMPT} tokens.`,
     `sealing: its share of the time per token at depth ${shallow}, where a token is cheapest.`,

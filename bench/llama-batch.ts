@@ -31,6 +31,16 @@ async function fill(depth: number, count: number): Promise<void> {
   }
 }
 
+async function prefill(tokens: number): Promise<number> {
+  const [sequence] = sequences;
+  await sequence.clearHistory();
+  const start = performance.now();
+  await sequence.evaluateWithoutGeneratingNewTokens(promptTokens(tokens) as never[]);
+  const seconds = (performance.now() - start) / 1000;
+  await sequence.clearHistory();
+  return tokens / seconds;
+}
+
 async function decode(count: number): Promise<number> {
   const active = sequences.slice(0, count);
   const depth = active[0].nextTokenIndex;
@@ -45,7 +55,9 @@ async function decode(count: number): Promise<number> {
 }
 
 process.on('message', async (request: LlamaRequest) => {
-  if ('decode' in request) {
+  if ('prefill' in request) {
+    reply(await prefill(request.prefill.tokens));
+  } else if ('decode' in request) {
     reply(await decode(request.decode.count));
   } else {
     await fill(request.fill.depth, request.fill.count);

@@ -3,7 +3,7 @@ import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { InputError } from '../src/util/errors.ts';
-import type { BatchSetup, Contender } from './concurrent.ts';
+import type { BatchSetup, PromptContender } from './concurrent.ts';
 
 export interface LlamaSetting {
   /** GGML type of keys and values. */
@@ -11,9 +11,12 @@ export interface LlamaSetting {
   flash: boolean;
 }
 
-export type LlamaRequest = { fill: { depth: number; count: number } } | { decode: { count: number } };
+export type LlamaRequest =
+  | { prefill: { tokens: number } }
+  | { fill: { depth: number; count: number } }
+  | { decode: { count: number } };
 
-export async function spawnLlama(setup: BatchSetup, setting: LlamaSetting): Promise<Contender> {
+export async function spawnLlama(setup: BatchSetup, setting: LlamaSetting): Promise<PromptContender> {
   const name = `${setting.kv.toLowerCase()}, flash ${setting.flash ? 'on' : 'off'}`;
   const script = fileURLToPath(new URL('./llama-batch.js', import.meta.url));
   const child = fork(script, [JSON.stringify({ ...setup, ...setting })], {
@@ -39,6 +42,7 @@ export async function spawnLlama(setup: BatchSetup, setting: LlamaSetting): Prom
   await answer();
   return {
     name,
+    prefill: tokens => request({ prefill: { tokens } }),
     async fill(depth, count) {
       await request({ fill: { depth, count } });
     },

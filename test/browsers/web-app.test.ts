@@ -274,6 +274,8 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await tabTo('Delete');
     await page.keyboard.press('Enter');
     await page.locator('.conversation').first().waitFor({ state: 'detached' });
+    // Until it is closed, nothing else can be typed into.
+    await page.locator('dialog[open]').waitFor({ state: 'detached' });
     // The next conversation is saved after everything that the first one may have started.
     await ask('What is the door code of the old mill?');
     await answer(1);

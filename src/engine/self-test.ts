@@ -28,7 +28,7 @@ const PROMPT = 24;
 /** Two decoded tokens: one whose logits are compared, and one that the device samples. */
 const DECODED = 2;
 /**
- * Of logits, relative to their norm. Activations in int8, which js has in floats, make up to .04; a wrong operation
+ * Of a row of attention or logits, relative to its norm. Activations in int8, which js has in floats, make up to .04; a wrong operation
  * makes .6 and more.
  */
 const TOLERANCE = 0.2;
@@ -160,7 +160,8 @@ async function run(device: Device, { gguf, config, rope, plan }: SmallModel): Pr
     const add = async (count: number, rest: Pick<Chunk, 'logits' | 'sampling'>) => {
       const tokens = Array.from({ length: count }, (_, i) => (sequence.length + i) % VOCAB);
       const { delivered } = await forward(model, [{ sequence, tokens, ...rest }], hooks);
-      for (let row = 0; row < count; row++) attention.push(await device.readRows(scratch.attention, row));
+      // Asked for together, they are read back at once.
+      attention.push(...(await Promise.all(tokens.map((_, row) => device.readRows(scratch.attention, row)))));
       await delivered;
     };
     await add(PROMPT, { logits: 'all' });

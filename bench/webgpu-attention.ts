@@ -130,6 +130,10 @@ async function measure(
     return sequence;
   };
   const sequences = Array.from({ length: batch }, open);
+  const runs = sequences.map((sequence, row) => {
+    const [{ position, sealedPages }] = sequence.plan(1);
+    return { view: sequence.view, row, count: 1, position, sealedPages };
+  });
   await device.ensureMemory(sequences.map(({ view }) => view));
   fill(
     device,
@@ -138,10 +142,6 @@ async function measure(
   );
   const [q, k, v, out] = [heads, kvHeads, kvHeads, heads].map(n => device.createTensor(batch, n * headDim));
   for (const tensor of [q, k, v]) device.writeRows(tensor, 0, normals(random, tensor.rows * tensor.cols));
-  const runs = sequences.map((sequence, row) => {
-    const [{ position, sealedPages }] = sequence.plan(1);
-    return { view: sequence.view, row, count: 1, position, sealedPages };
-  });
   device.append(0, k, v, runs);
   const attend = () => device.attend(0, q, out, runs, { scale: 1 / Math.sqrt(headDim) });
   attend();

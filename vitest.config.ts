@@ -83,7 +83,7 @@ export default defineConfig({
       },
       // They mock modules or set flags of V8, which would affect other files, or measure what garbage of others would
       // affect: each gets a process of its own.
-      { extends: true, test: { name: 'isolated', include: ['test/isolated/**/*.test.ts'] } },
+      { extends: true, test: { name: 'isolated', include: ['test/isolated/**/*.test.ts'], exclude } },
     ],
   },
 });

@@ -138,6 +138,30 @@ function ablations({ texts, rows, headDim, transfer }: SuiteOptions): Section[] 
     },
     {
       ...few,
+      title: "VecInfer's transforms",
+      about:
+        'What is done to keys before the codebook: nothing, a scale per channel (smoothing), a Hadamard rotation, or both.',
+      labels: ['keys', 'smoothing', 'Hadamard'],
+      entries: [
+        ['million-d4b8/vec-d4b8', '', ''],
+        ['vec-d4b8-smooth/vec-d4b8', 'yes', ''],
+        ['vec-d4b8-had/vec-d4b8', '', 'yes'],
+        ['vec-d4b8', 'yes', 'yes'],
+      ].map(([kv, smooth, hadamard]) => ({ labels: [`\`${kv.split('/')[0]}\``, smooth, hadamard], plan: planKey(kv) })),
+    },
+    {
+      ...few,
+      title: 'Tokens per page',
+      about:
+        'A page has means, ranges and norms of its own, and is sealed as a whole: the newest tokens of a text are f16.',
+      labels: ['codec', 'page'],
+      pivot: true,
+      entries: ['tq4', 'tq2', 'kivi2g32', 'oscar2g32'].flatMap(kv =>
+        [32, 64, 128].map(page => ({ labels: [`\`${kv}\``, String(page)], plan: planKey(kv, page) })),
+      ),
+    },
+    {
+      ...few,
       title: 'Recent window',
       about:
         `Recent tokens in f16, with pages of ${SHORT_PAGE_TOKENS} and of ${PAGE_TOKENS} tokens. A page is sealed as a ` +

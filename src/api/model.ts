@@ -108,7 +108,7 @@ export interface LoadOptions extends EngineOptions {
   onQualityLoss?: QualityLossAction;
   /**
    * Guess the next tokens where the text repeats itself, and check several in one pass. The text is the same, and comes
-   * faster. Not on webgpu. Default: false.
+   * faster. Not on webgpu. Default: true.
    */
   speculate?: boolean;
 }
@@ -277,7 +277,7 @@ function createModel(parts: ModelParts, options: LoadOptions): Model {
     prefillShare,
     onQualityLoss = 'notice',
     eviction = 'lru',
-    speculate = false,
+    speculate = true,
   } = options;
   const capacity = engine.kvMemory;
   const cache = engine.openCache(plan, { context, overflow, capacity, policy: createPolicy(eviction), tiers });

@@ -85,7 +85,10 @@ export function addModelOptions(command: Command): Command {
       parseChoice(qualityLossActions),
       'notice',
     )
-    .option('--speculate', 'guess tokens where the text repeats itself: the same text, mostly sooner (not on webgpu)');
+    .option(
+      '--no-speculate',
+      'do not guess tokens where the text repeats itself, which gives the same text, mostly sooner',
+    );
   return addDeviceOptions(command);
 }
 

@@ -48,6 +48,7 @@ export default defineConfig({
     hookTimeout: 120_000,
     // The same for what is waited for.
     expect: { poll: { timeout: 30_000 } },
+    globalSetup: 'test/support/temporary-folder.ts',
     setupFiles: ['test/support/setup.ts'],
     sequence: { sequencer: LongestFirst },
     // More than cores: tests of servers, browsers and package managers wait for much of their time.

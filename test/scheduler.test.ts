@@ -40,6 +40,20 @@ describe('continuous batching', () => {
     expect(Math.max(...on.passes.slice(15))).toBeGreaterThan(1);
   });
 
+  it('a request waits while something else holds room, such as a conversation that is saved', async () => {
+    const on = await openGenerations({ pages: 4, maxSequences: 1 });
+    await on.ask(words.slice(0, 60), greedy(1)).result();
+    const ids = on.engine.tokenizer.encode(words.slice(0, 60));
+    const held = await on.engine.exclusive(async pause => on.cache.open(pause, ids));
+    expect(held.leafBytes).toBeGreaterThan(0);
+    const asked = on.ask(words.slice(200, 262), greedy(3)).result();
+    await on.standstill();
+    expect(on.scheduler.stats.running).toBe(1);
+    held.dispose();
+    expect((await asked).finish).toBe('length');
+    expectReleased(on);
+  });
+
   it('a long prompt does not stop others from getting tokens', async () => {
     const on = await openGenerations({ prefillChunk: 16 });
     const events: string[] = [];

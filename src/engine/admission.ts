@@ -28,6 +28,9 @@ export interface Admission {
 /** Fewer tokens are not worth waiting for. */
 const MIN_SHARED_TOKENS = 16;
 
+/** How often to look whether room that is held for a while is free again. */
+const ROOM_POLL_MS = 20;
+
 const TOO_SMALL: Wording = option =>
   `The KV cache is too small for this request alone. Raise ${option('kvMemory')}, use a codec with fewer bits, or shorten ` +
   'the prompt.';
@@ -95,6 +98,14 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
     return parked !== undefined;
   };
 
+  /** Whether conversations that are saved, restored or decoded hold room: they will release it. */
+  const isRoomHeld = (): boolean => {
+    const own = [...running].reduce((sum, { sequence }) => sum + sequence!.bytes, 0);
+    if (cache.stats.used <= own) return false;
+    patience = Math.min(patience, ROOM_POLL_MS);
+    return true;
+  };
+
   /** Opens a task's sequence if there is room beside the others. Those whose readers have fallen behind make room. */
   const open = (pause: Pause, task: Task): Sequence | undefined => {
     const { tokens, request } = task;
@@ -103,7 +114,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
       try {
         if (hasRoom(task)) return cache.open(pause, tokens, request.salt, request.owner);
       } catch (error) {
-        if (isAlone || !(error instanceof CapacityError)) fail([task], error);
+        if (!(error instanceof CapacityError) || (isAlone && !isRoomHeld())) fail([task], error);
       }
       if (task.ended || !preemptParked()) return undefined;
     }
@@ -158,6 +169,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
         // Pages that a pass leaves behind, in layers with a window, are freed after it: a short one needs the least room.
         const short = pieces.map(piece => ({ ...piece, rows: Math.min(piece.rows, pageTokens) }));
         if (hasRoomFor(short)) return short;
+        if (isRoomHeld()) return [];
         fail([victim], new ContextError(TOO_SMALL));
       }
     },

@@ -6,6 +6,8 @@
  * speed of a machine changes within minutes.
  */
 
+import { existsSync, readFileSync } from 'node:fs';
+import { cpus } from 'node:os';
 import { formatTable } from '../src/cli/table.ts';
 import { parseSpec } from '../src/codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
@@ -79,6 +81,13 @@ export async function benchDecode(options: Options): Promise<void> {
   const all = [...theirs, ...(peers.length > 0 ? [best] : []), ...ours.map(one => rows.get(one)!)];
   if (options.json) console.log(JSON.stringify(all, null, 1));
   else console.log(render(all, best, depths, layers * kvHeads, threads));
+}
+
+/** The CPU, with the instructions that llama.cpp uses where there are any, and WebAssembly does not have. */
+function describeCpu(): string {
+  const flags = existsSync('/proc/cpuinfo') ? readFileSync('/proc/cpuinfo', 'utf8') : '';
+  const found = ['avx512_vnni', 'amx_int8'].filter(flag => flags.includes(flag));
+  return [cpus()[0]?.model, ...found].join(', ');
 }
 
 async function measureDepth(rows: ReadonlyMap<PromptContender, Row>, depth: number): Promise<void> {
@@ -191,7 +200,8 @@ function render(rows: readonly Row[], best: Row, depths: readonly number[], head
     row.sealing === undefined ? '-' : `${((100 * row.sealing) / row.ms[shallow]).toFixed(1)} %`,
   ]);
   return [
-    `Milliseconds per token in the best of ${ROUNDS} rounds of ${STEPS} tokens, in turns; ${threads} threads. x: speedup over llama.cpp's best setting.`,
+    `${describeCpu()}, Node ${process.versions.node}, ${threads} threads.`,
+    `Milliseconds per token in the best of ${ROUNDS} rounds of ${STEPS} tokens, in turns. x: speedup over llama.cpp's best setting.`,
     formatTable(header, lines),
     `attention: nanoseconds per cached token and KV head, from depth ${shallow} to ${deepest}. prefill: ${PROMPT} tokens.`,
     `sealing: its share of the time per token at depth ${shallow}, where a token is cheapest.`,

@@ -18,7 +18,7 @@ beforeAll(async () => {
 
 const short = ['--temperature', '0', '--max-tokens', '8'];
 const long = ['--temperature', '0', '--max-tokens', '3500'];
-/** Columns of a terminal that does not wrap what follows a long answer. */
+/** Columns of a terminal that wraps neither paths nor what follows a long answer. */
 const WIDE = 20_000;
 const [CTRL_C, CTRL_D] = ['\x03', '\x04'];
 
@@ -72,7 +72,7 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
   itAll('/file puts the text of a file before the next message', async () => {
     const file = join(dirname(model), 'notes.txt');
     writeFileSync(file, 'Odin drank.\n');
-    await chat(...short);
+    await chatAt(WIDE, ...short);
     terminal.type(`/file ${file}\r/file ./none.txt\r`);
     await terminal.waitFor(
       /notes\.txt: 12 tokens \(the context holds 4,096\)[\s\S]*none\.txt cannot be read \(ENOENT\)[\s\S]*\n> $/,

@@ -248,7 +248,9 @@ describe('commands of a chat', () => {
 });
 
 it.skipIf(noTerminal)(`a terminal shows the last exchange, and saves an answer that Ctrl-D ends`, async () => {
-  const open = () => openTerminal(['chat', model, '--device', 'wasm', '--max-tokens', '1500', '--session', file]);
+  const options = ['--device', 'wasm', '--max-tokens', '1500', '--session', file];
+  // Wide: the path is not wrapped.
+  const open = () => openTerminal(['chat', model, ...options], {}, 20_000);
   const first = open();
   await first.waitFor(/\/help shows commands\.\n> $/);
   first.type('hello\r');

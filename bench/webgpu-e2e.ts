@@ -39,11 +39,11 @@ const shapes: Record<string, ModelShape> = {
   tiny: { layers: 2, width: 64, heads: 4, kvHeads: 2, headDim: 32, ffn: 128, vocab: 256 },
 };
 
-/** The best of ROUNDS rounds of ROUND tokens: V8 takes about a hundred tokens to reach full speed. */
-const ROUNDS = 8;
-const ROUND = 16;
-/** Of software, which is slow: there the benchmark only shows that it runs. */
-const [SOFTWARE_ROUNDS, SOFTWARE_ROUND] = [1, 2];
+/** The best round counts: V8 takes about a hundred tokens to reach full speed. */
+const ROUNDS = { count: 8, tokens: 16 };
+/** A GPU in software is slow: there the benchmark only shows that it runs. */
+const SOFTWARE_ROUNDS = { count: 1, tokens: 2 };
+const PAGE_TOKENS = 128;
 const TYPE = 'Q4_K';
 
 /** Largest relative error of logits in a batch, if bits may differ: products by f16 matrices instead of int8. */
@@ -82,18 +82,23 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
   const rows = Math.max(chunk, VALIDATED.sequences, ...batches.map(({ batch }) => batch));
   const results: Result[] = [];
   let adapter = '';
+  let rounds = ROUNDS;
   for (const batchInvariant of [true, false]) {
-    const device = await createWebGpuDevice({ ...shape, pageTokens: 128, batchInvariant });
+    const device = await createWebGpuDevice({ ...shape, pageTokens: PAGE_TOKENS, batchInvariant });
     adapter = device.info.name;
+    if (device.info.software) rounds = SOFTWARE_ROUNDS;
     const model = randomModel(device, shape, rows);
     // Without subgroup matrices both are the same.
     const works = batchInvariant ? [...depths, ...batches] : device.info.matrices ? batches : [];
     for (const kv of works.length > 0 ? options.kv.split(',') : []) {
       // One plan for all sequences, so that they share dispatches.
-      const cache = { kv, plan: benchPlan(kv, { ...shape, pageTokens: 128, ropeFrequencies: model.rope.frequencies }) };
+      const cache = {
+        kv,
+        plan: benchPlan(kv, { ...shape, pageTokens: PAGE_TOKENS, ropeFrequencies: model.rope.frequencies }),
+      };
       await validate(device, model, cache, batchInvariant);
       for (const { batch, depth } of works) {
-        const measured = await decode(device, model, cache, batch, depth, options.breakdown);
+        const measured = await decode(device, model, cache, batch, depth, rounds, options.breakdown);
         const tokensPerSecond = (1000 * batch) / measured.ms;
         results.push({ kv, batchInvariant, work: `${batch} x ${depth}`, tokensPerSecond, ...measured });
       }
@@ -116,7 +121,7 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
     const header = ['kv', 'work', 'batch invariant', 'tokens/s', 'ms per pass'];
     if (options.breakdown) header.push(...kinds, 'dispatches');
     console.log(
-      `${options.shape}, random ${TYPE} weights, on ${adapter}. Best of ${ROUNDS} rounds of ${ROUND} tokens.\n${formatTable(header, lines)}`,
+      `${options.shape}, random ${TYPE} weights, on ${adapter}. Best of ${rounds.count} rounds of ${rounds.tokens} tokens.\n${formatTable(header, lines)}`,
     );
   }
 }
@@ -261,24 +266,24 @@ async function decode(
   { kv, plan }: Cache,
   batch: number,
   depth: number,
+  { count, tokens }: typeof ROUNDS,
   breakdown: boolean,
 ): Promise<Pick<Result, 'ms' | 'split' | 'dispatches'>> {
-  const [rounds, round] = device.info.software ? [SOFTWARE_ROUNDS, SOFTWARE_ROUND] : [ROUNDS, ROUND];
-  const sequences = Array.from({ length: batch }, () => opened(device, model.config, plan, depth, rounds * round + 2));
+  const sequences = Array.from({ length: batch }, () => opened(device, model.config, plan, depth, count * tokens + 2));
   let pass = await begin(device, model, sequences, 1);
   await pass.ended;
   let best = Number.POSITIVE_INFINITY;
   let recorded = Number.POSITIVE_INFINITY;
-  for (let done = 0; done < rounds; done++) {
+  for (let round = 0; round < count; round++) {
     const start = performance.now();
-    for (let i = 0; i < round; i++) {
+    for (let i = 0; i < tokens; i++) {
       const next = await begin(device, model, sequences, 1, { given: pass.handles });
       await pass.ended;
       pass = next;
       recorded = Math.min(recorded, pass.recorded);
     }
     await pass.ended;
-    best = Math.min(best, (performance.now() - start) / round);
+    best = Math.min(best, (performance.now() - start) / tokens);
   }
   const result: Pick<Result, 'ms' | 'split' | 'dispatches'> = { ms: best };
   if (breakdown) {

@@ -153,7 +153,8 @@ function ablations({ texts, rows, headDim, transfer }: SuiteOptions): Section[] 
       ...few,
       title: 'Tokens per page',
       about:
-        'A page has means, ranges and norms of its own, and is sealed as a whole: the newest tokens of a text are f16.',
+        'A page has means, ranges and norms of its own, and is sealed as a whole: the newest tokens of a text are f16. ' +
+        'Columns: tokens per page.',
       labels: ['codec', 'page'],
       pivot: true,
       entries: ['tq4', 'tq2', 'kivi2g32', 'oscar2g32'].flatMap(kv =>

@@ -98,7 +98,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
     return parked !== undefined;
   };
 
-  /** Whether conversations that are saved, restored or decoded hold room: they will release it. */
+  /** Whether conversations that are saved, restored or decoded hold room. They will release it: it is looked at again soon. */
   const isRoomHeld = (): boolean => {
     const own = [...running].reduce((sum, { sequence }) => sum + sequence!.bytes, 0);
     if (cache.stats.used <= own) return false;

@@ -28,8 +28,8 @@ const PROMPT = 24;
 /** Two decoded tokens: one whose logits are compared, and one that the device samples. */
 const DECODED = 2;
 /**
- * Of a row of attention or logits, relative to its norm. Activations in int8, which js has in floats, make up to .04; a wrong operation
- * makes .6 and more.
+ * Of a row of attention or logits, relative to its norm. Activations in int8, which js has in floats, make up to .04; a
+ * wrong operation makes .6 and more.
  */
 const TOLERANCE = 0.2;
 

@@ -6,7 +6,7 @@ import { loadModel } from '../../src/index.ts';
 import { kvasir } from '../support/command.ts';
 import { writeTempModel } from '../support/gguf-writer.ts';
 import { itAll } from '../support/matrix.ts';
-import { answerTo, noTerminal, openTerminal, ptyTool, type Terminal } from '../support/terminal.ts';
+import { answerTo, noTerminal, openTerminal, ptyTool, type Terminal, WIDE } from '../support/terminal.ts';
 import { tinyModel } from '../support/tiny-model.ts';
 
 let model: string;
@@ -18,8 +18,6 @@ beforeAll(async () => {
 
 const short = ['--temperature', '0', '--max-tokens', '8'];
 const long = ['--temperature', '0', '--max-tokens', '3500'];
-/** Columns of a terminal that wraps neither paths nor what follows a long answer. */
-const WIDE = 20_000;
 const [CTRL_C, CTRL_D] = ['\x03', '\x04'];
 
 const chat = (...options: string[]) => chatAt(80, ...options);

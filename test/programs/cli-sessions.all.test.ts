@@ -8,7 +8,7 @@ import { loadModel, type Model } from '../../src/index.ts';
 import { kvasir } from '../support/command.ts';
 import { writeTempModel } from '../support/gguf-writer.ts';
 import { itAll, matrix } from '../support/matrix.ts';
-import { answerTo, noTerminal, openTerminal } from '../support/terminal.ts';
+import { answerTo, noTerminal, openTerminal, WIDE } from '../support/terminal.ts';
 import { tinyModel } from '../support/tiny-model.ts';
 
 let model: string;
@@ -249,8 +249,7 @@ describe('commands of a chat', () => {
 
 it.skipIf(noTerminal)(`a terminal shows the last exchange, and saves an answer that Ctrl-D ends`, async () => {
   const options = ['--device', 'wasm', '--max-tokens', '1500', '--session', file];
-  // Wide: the path is not wrapped.
-  const open = () => openTerminal(['chat', model, ...options], {}, 20_000);
+  const open = () => openTerminal(['chat', model, ...options], {}, WIDE);
   const first = open();
   await first.waitFor(/\/help shows commands\.\n> $/);
   first.type('hello\r');

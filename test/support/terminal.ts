@@ -34,6 +34,9 @@ export const ptyTool = ['python3', 'script'].find(name => spawnSync(name, ['--ve
 export const noTerminal = ptyTool ? undefined : 'a pseudo-terminal needs python3 or script';
 if (noTerminal && process.env.CI) throw new Error(noTerminal);
 
+/** Columns of a terminal that wraps neither paths nor what follows a long answer. */
+export const WIDE = 20_000;
+
 export interface Terminal {
   /** The whole output with control sequences. */
   readonly raw: string;

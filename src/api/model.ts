@@ -3,7 +3,7 @@
 import type { CacheTiers, KvCache, KvCacheStats, NearestText } from '../cache/kv-cache.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { AnswerDelta } from '../chat/answer.ts';
-import { type EncodeChatOptions, encodePrompt } from '../chat/answer-stream.ts';
+import { type EncodeChatOptions, encodePrompt, knowsReasoning } from '../chat/answer-stream.ts';
 import { type Conversation, createConversation } from '../chat/conversation.ts';
 import {
   type ChatOptions,
@@ -159,6 +159,8 @@ export interface Model extends AsyncDisposableLike {
   readonly device: ModelDevice;
   /** Warnings about the model as it was loaded, such as a missing chat template. */
   readonly notices: readonly string[];
+  /** Whether the chat template knows reasoning before an answer. */
+  readonly thinks: boolean;
   /** Resolves if the device is lost, such as a GPU after a driver reset. Then dispose the model and load it again. */
   readonly lost: Promise<DeviceError>;
   memory(): MemoryUse;
@@ -313,6 +315,7 @@ function createModel(parts: ModelParts, options: LoadOptions): Model {
   return {
     config: engine.config,
     tokenizer: engine.tokenizer,
+    thinks: knowsReasoning(engine.template),
     plan,
     context,
     maxSequences,

@@ -115,6 +115,12 @@ function formatOf({ template }: Pick<AnswerModel, 'template'>) {
   return { takesTools, thinks, channels, callFormat };
 }
 
+/** Whether answers may have reasoning. */
+export function knowsReasoning(template: ChatTemplate): boolean {
+  const { thinks, channels } = detectAnswerFormat(template.source);
+  return thinks || channels;
+}
+
 type PromptModel = Pick<AnswerModel, 'tokenizer' | 'template'>;
 
 /** The prompt that asks for an answer, or for the rest of one that has begun. */

@@ -18,7 +18,7 @@ import {
   parseSpecList,
   runInterruptible,
 } from './model-command.ts';
-import { evaluationOptions, type NeedleFlags, runNeedle, writeFiles } from './needle.ts';
+import { checkFiles, evaluationOptions, type NeedleFlags, runNeedle, writeFiles } from './needle.ts';
 import { PROFILE_HELP } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { readTextFile } from './read-text.ts';
@@ -129,7 +129,10 @@ export function addEval(program: Command): void {
     .addHelpText('after', HELP)
     .action((model: string, options: Options, command: Command) => {
       checkFlags(options.task, command);
-      return runInterruptible(signal => (commands[options.task] ?? runTask)(model, options, signal));
+      return runInterruptible(async signal => {
+        await checkFiles(options.out);
+        await (commands[options.task] ?? runTask)(model, options, signal);
+      });
     });
 }
 

@@ -16,6 +16,7 @@ it.each([
   ['prefillChunk', undefined, '--batch'],
   ['memoryLimit', undefined, '--memory'],
   ['onlyTexts', undefined, '--only-text'],
+  ['skipRows', undefined, '--skip'],
   ['kvMode', undefined, '--shadow'],
   ['kvMode', 'shadow', '--shadow'],
 ])('%s %s is %s', (option, value, flag) => expect(flagName(option, value)).toBe(flag));

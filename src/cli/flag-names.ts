@@ -9,6 +9,8 @@ const FLAGS: Record<string, string> = {
   prefillChunk: '--batch',
   texts: '--text',
   onlyTexts: '--only-text',
+  skipRows: '--skip',
+  rows: '--chunks',
 };
 
 export const flagName: OptionNames = (option, value) => {

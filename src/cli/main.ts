@@ -28,7 +28,7 @@ Next:
   npx kvasir help run                   show the options of a command`;
 
 function createProgram(): Command {
-  const help = (name?: string) => (name === undefined ? program : findCommand(program, name)).outputHelp();
+  const help = (names: readonly string[]) => names.reduce<Command>(findCommand, program).outputHelp();
   const program = new Command('kvasir')
     .description('Long-context LLMs in TypeScript on a KV cache of 2 to 4 bits per value')
     .version(packageVersion)
@@ -37,7 +37,7 @@ function createProgram(): Command {
     .argument('[command]')
     .usage('[command] [options]')
     .addHelpText('after', NEXT_STEPS)
-    .action(help);
+    .action((name?: string) => help(name === undefined ? [] : [name]));
   addDemo(program);
   addPull(program);
   addList(program);
@@ -55,7 +55,7 @@ function createProgram(): Command {
   program
     .command('help')
     .description('list the commands, or show the options of one')
-    .argument('[command]')
+    .argument('[command...]')
     .action(help);
   for (const command of program.commands) nameOptionsInErrors(command);
   return program;

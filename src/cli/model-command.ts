@@ -196,7 +196,8 @@ export async function runInterruptible(work: (signal: AbortSignal) => Promise<vo
   try {
     await work(stop.signal);
   } catch (error) {
-    if (error !== stop.signal.reason) throw error;
+    // Timers and files of Node reject with an AbortError of their own.
+    if (!stop.signal.aborted || (error as Error).name !== 'AbortError') throw error;
   } finally {
     process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
   }

@@ -1,7 +1,10 @@
 /** `kvasir eval --task needle`: how many planted facts a model retrieves, by codec, length and depth. */
-import { writeFile } from 'node:fs/promises';
+import { constants } from 'node:fs';
+import { access, writeFile } from 'node:fs/promises';
+import { dirname } from 'node:path';
 import { evaluateNeedle } from '../eval/evaluate.ts';
 import { heatmapPage, heatmapPlot, heatmapText } from '../eval/needle/heatmap.ts';
+import { InputError } from '../util/errors.ts';
 import { type DeviceFlags, deviceOptions } from './model-command.ts';
 import { resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
@@ -40,6 +43,14 @@ export const evaluationOptions = async (model: string, flags: EvaluationFlags, s
   fast: flags.fast,
   signal,
 });
+
+/** Whether the files of `--out` can be written: before the evaluation, which may take hours. */
+export async function checkFiles(out: readonly string[] = []): Promise<void> {
+  for (const path of out)
+    await access(dirname(path), constants.W_OK).catch(({ code }) => {
+      throw new InputError(`${path} cannot be written (${code}). Check --out.`);
+    });
+}
 
 /** Writes the files of `--out`: a plot or a page, by their names. */
 export async function writeFiles(out: readonly string[] = [], plot: () => string, page: () => string): Promise<void> {

@@ -1,4 +1,6 @@
 /** `kvasir serve`: a model for clients of OpenAI's, Anthropic's and Ollama's APIs. */
+import { constants } from 'node:fs';
+import { access, mkdir } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { Command } from 'commander';
 import { startBackend } from '../server/backend.ts';
@@ -114,10 +116,13 @@ const serveOptions = (): Command =>
 
 const appendList = (text: string, previous: string[] = []): string[] => [...previous, ...parseList(text)];
 
+/** 23 days. Timers count milliseconds in 31 bits, and end at once if they are longer. */
+const MAX_SECONDS = 2_000_000;
+
 function parseSeconds(text: string): number {
   const seconds = parseNumber(text);
-  if (seconds > 0) return seconds;
-  throw new InputError(`"${text}" is not a time. Write seconds, more than 0.`);
+  if (seconds > 0 && seconds <= MAX_SECONDS) return seconds;
+  throw new InputError(`"${text}" is not a time. Write seconds, more than 0 and at most ${MAX_SECONDS}.`);
 }
 
 function parsePort(text: string): number {
@@ -142,6 +147,7 @@ async function run(model: string, options: Options): Promise<void> {
   // Loaded here, so that other commands start without the libraries of the server.
   const [{ createApp }, { listen }] = await Promise.all([import('../server/app.ts'), import('../server/serve.ts')]);
   const tenants = await readTenants(options);
+  if (options.slotSavePath !== undefined) await createFolder(options.slotSavePath, '--slot-save-path');
   const logger = await createLogger(options.logLevel);
   const { host, port, cors, logRequests, logPrompts, maxSequences, prefillShare, batchInvariant } = options;
   // A bar on a terminal, elsewhere lines of the log.
@@ -214,6 +220,16 @@ async function readTenants({ apiKey, apiKeys }: Options): Promise<TenantConfig[]
   if (apiKey?.length === 0) throw new InputError('--api-key is empty. Give a key of 8 characters or more.');
   const configured = apiKeys === undefined ? [] : parseTenants(await readTextFile(apiKeys, '--api-keys'), apiKeys);
   return apiKey ? [...configured, { ...DEFAULT_TENANT, keys: apiKey }] : configured;
+}
+
+async function createFolder(path: string, flag: string): Promise<void> {
+  try {
+    await mkdir(path, { recursive: true, mode: 0o700 });
+    await access(path, constants.W_OK);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    throw new InputError(`${path} is not a folder that can be written (${code}). Check ${flag}.`, { cause: error });
+  }
 }
 
 async function createLogger(level: string) {

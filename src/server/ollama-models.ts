@@ -1,4 +1,5 @@
 /** GET /api/tags, /api/ps and /api/version, POST /api/show: the model as clients of Ollama look for it. */
+import { createHash } from 'node:crypto';
 import type { ServiceInfo } from '../worker/service.ts';
 import { type OllamaShowRequest, ollamaShowSchema } from './ollama-schemas.ts';
 import type { Exchange, Route } from './route.ts';
@@ -24,11 +25,12 @@ const detailsOf = (info?: ServiceInfo) => ({
   quantization_level: '',
 });
 
+/** The file is not read for its digest: programs print it, and want 64 digits that change with the model. */
 const describe = (name: string, { backend: { info } }: Exchange) => ({
   name,
   model: name,
   size: info?.weightBytes ?? 0,
-  digest: '',
+  digest: createHash('sha256').update(`${name} ${info?.modelName} ${info?.weightBytes}`).digest('hex'),
   details: detailsOf(info),
 });
 
@@ -77,7 +79,7 @@ export const ollamaShow: Route<OllamaShowRequest> = {
         'general.name': info.modelName,
         [`${info.architecture}.context_length`]: info.context,
       },
-      capabilities: ['completion', 'tools', ...(info.infill ? ['insert'] : [])],
+      capabilities: ['completion', 'tools', ...(info.infill ? ['insert'] : []), ...(info.thinks ? ['thinking'] : [])],
       modified_at: started,
     });
   },

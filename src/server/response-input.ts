@@ -56,6 +56,7 @@ const toChatTool = <T extends object>({ type, name, ...called }: T & { type: str
 function toChatChoice(choice: ResponsesRequest['tool_choice']): ChatRequest['tool_choice'] {
   if (choice == null || typeof choice === 'string') return choice;
   if (choice.type === 'function') return { type: 'function', function: choice };
+  if (choice.type !== 'allowed_tools') return undefined;
   const { type, mode, tools } = choice;
   return { type, allowed_tools: { mode, tools: tools.map(toChatTool) } };
 }

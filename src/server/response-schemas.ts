@@ -58,6 +58,18 @@ const tool = z
   })
   .refine(({ type, name }) => type !== 'function' || name != null, { path: ['name'], error: 'must be a string' });
 
+/** Tools that OpenAI runs; they are not here, and a choice of one is left to the model. */
+const HOSTED_TOOLS = [
+  'code_interpreter',
+  'computer_use_preview',
+  'file_search',
+  'image_generation',
+  'mcp',
+  'web_search',
+  'web_search_preview',
+  'web_search_preview_2025_03_11',
+] as const;
+
 const toolChoice = z.union(
   [
     z.enum(['auto', 'none', 'required']),
@@ -67,6 +79,7 @@ const toolChoice = z.union(
       mode: z.enum(['auto', 'required']),
       tools: z.array(z.object({ type: z.string(), name: z.string().nullish() })).min(1),
     }),
+    z.object({ type: z.enum(HOSTED_TOOLS) }),
   ],
   {
     error:

@@ -1,5 +1,6 @@
 /** An app on a port: time-outs against slow clients, and an orderly end. */
 import type { Server } from 'node:http';
+import type { Socket } from 'node:net';
 import { serve } from '@hono/node-server';
 import { InputError } from '../util/errors.ts';
 import type { Jobs } from './jobs.ts';
@@ -50,12 +51,20 @@ export async function listen(app: Listener, { host, port, requestMs }: ListenOpt
   });
   // A client that neither reads nor leaves.
   server.setTimeout(requestMs + 30_000);
+  // Node counts a connection as idle only after its first request.
+  const unused = new Set<Socket>();
+  server.on('connection', (socket: Socket) => {
+    unused.add(socket);
+    socket.once('close', () => unused.delete(socket));
+  });
+  server.on('request', ({ socket }) => unused.delete(socket));
   const address = server.address();
   const bound = typeof address === 'object' && address ? address.port : port;
   const close = () =>
     new Promise<void>(resolve => {
       server.close(() => resolve());
       server.closeIdleConnections();
+      for (const socket of unused) socket.destroy();
     });
   return {
     url: `http://${host.includes(':') ? `[${host}]` : host}:${bound}`,

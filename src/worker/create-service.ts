@@ -131,6 +131,7 @@ function describeModel(model: Model): ServiceInfo {
     vocab: config.vocab,
     weightBytes: model.memory().weights,
     infill: model.tokenizer.infill !== undefined,
+    thinks: model.thinks,
     kvMemory: capacity,
     tokensThatFit: maxTokensIn(plan, capacity),
     sequencesAtFullContext: Math.floor(capacity / planBytes(plan, context)),

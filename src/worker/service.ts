@@ -32,6 +32,8 @@ export interface ServiceInfo {
   weightBytes: number;
   /** Whether it fills in the middle: `generate` takes a suffix. */
   infill: boolean;
+  /** Whether its chat template knows reasoning before an answer. */
+  thinks: boolean;
   /** Bytes of the whole cache, tokens that one sequence could have in it, and sequences of `context` tokens that fit. */
   kvMemory: number;
   tokensThatFit: number;

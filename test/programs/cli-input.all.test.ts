@@ -107,6 +107,7 @@ describe('kvasir', () => {
     expect(bare.stdout).toMatch(/Usage: kvasir[\s\S]*Commands:[\s\S]*Next:\n {2}npx kvasir demo/);
     expect(await kvasir(['help'])).toEqual(bare);
     expect((await kvasir(['help', 'run'])).stdout).toMatch(/Usage: kvasir run[\s\S]*--max-tokens/);
+    expect((await kvasir(['help', 'cache', 'rm'])).stdout).toMatch(/Usage: kvasir cache rm[\s\S]*--tenant/);
   });
 
   const UNKNOWN: [string, RegExp][] = [

@@ -241,10 +241,18 @@ describe('kvasir eval', () => {
     expect(stderr).toBe(`kvasir: ${message}. \`kvasir help eval\` lists what does.\n`);
   });
 
+  it('checks before an evaluation that its files can be written', async () => {
+    const missing = join(model, '..', 'missing', 'plot.svg');
+    const { stdout, stderr } = await kvasir(['eval', model, '--text', text, '--out', missing, ...rows]);
+    expect([stdout, stderr]).toEqual(['', `kvasir: ${missing} cannot be written (ENOENT). Check --out.\n`]);
+  });
+
   it('reports a missing or short text', async () => {
     const missing = await kvasir(['eval', model, '--text', './none.txt']);
     expect(missing).toMatchObject({ status: 1, stderr: expect.stringMatching(/none.txt cannot be read \(ENOENT\)/) });
     const short = await kvasir(['eval', model, '--text', text, '--context', '2k', ...js]);
     expect(short.stderr).toMatch(/has 1260 tokens: 0 rows of 2048/);
+    const skipped = await kvasir(['eval', model, '--text', text, '--skip', '-1', ...js]);
+    expect(skipped.stderr).toMatch(/--skip must be/);
   });
 });

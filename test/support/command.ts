@@ -1,5 +1,7 @@
 /** Runs the built command, dist/cli/main.js. */
 import { spawn } from 'node:child_process';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
@@ -8,9 +10,9 @@ export interface RunOptions {
   input?: string;
   /** Instead of `input`: /dev/null, or a pipe that stays open. */
   stdin?: 'none' | 'open';
-  /** HF_HUB_CACHE; an empty folder by default. */
+  /** HF_HUB_CACHE; a folder that there is not by default. */
   hubCache?: string;
-  /** KVASIR_CACHE; an empty folder by default. */
+  /** KVASIR_CACHE; by default one that all tests of a run share. */
   kvasirCache?: string;
   /** The folder it runs in. Default: this one. */
   cwd?: string;
@@ -23,8 +25,8 @@ export function kvasir(
   {
     input = '',
     stdin,
-    hubCache = '/nowhere/hub',
-    kvasirCache = '/nowhere/kvasir',
+    hubCache = join(tmpdir(), 'no-hub'),
+    kvasirCache = join(tmpdir(), 'no-cache'),
     cwd,
     interruptWhen,
   }: RunOptions = {},

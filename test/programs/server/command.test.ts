@@ -109,6 +109,8 @@ describe('kvasir serve', () => {
     ['no model', ['/nowhere/model.gguf', '--port', '0'], '/nowhere/model.gguf'],
     ['a port', [model, '--port', '99999'], 'not a port'],
     ['a time', [model, '--engine-timeout', '0'], 'more than 0'],
+    ['a time that no timer can hold', [model, '--request-timeout', '9999999'], 'at most 2000000'],
+    ['a folder', [model, '--slot-save-path', model, '--port', '0'], '(EEXIST). Check --slot-save-path'],
     ['too little memory', [model, '--port', '0', '--kv-memory', '1KB'], 'Raise --kv-memory'],
     ['an empty key', [model, '--api-key', '', '--port', '0'], '--api-key is empty'],
     ['a short key', [model, '--api-key', 'short', '--port', '0'], 'at least 8 characters'],

@@ -178,6 +178,9 @@ describe('the model', () => {
     expect(models.map(({ name }: Json) => name)).toEqual(['tiny', 'alias', 'tiny.gguf']);
     expect(models[0]).toMatchObject({ model: 'tiny', details: { format: 'gguf', family: 'llama' } });
     expect(models[0].size).toBeGreaterThan(0);
+    // Ollama's own program prints the first digits.
+    expect(new Set(models.map(({ digest }: Json) => digest)).size).toBe(3);
+    expect(models[0].digest).toMatch(/^[\da-f]{64}$/);
     expect((await json('/api/ps')).models).toMatchObject([{ name: 'tiny', context_length: 2048 }]);
   });
 
@@ -189,6 +192,12 @@ describe('the model', () => {
       parameters: expect.stringMatching(/^num_ctx +2048$/),
     });
     expect((await ask('/api/show', { model: 'other' })).status).toBe(404);
+  });
+
+  it('tells whether it thinks', async () => {
+    const metadata = { 'tokenizer.chat_template': '{{ messages[0].content }}<think></think>' };
+    const thinking = await openServer({}, await openService(2, { metadata }));
+    expect((await thinking.json('/api/show', { model: 'tiny' })).capabilities).toContain('thinking');
   });
 
   it('has the version of an API that clients accept', async () => {

@@ -202,6 +202,18 @@ describe('the end', () => {
     await ended;
   });
 
+  it('does not wait for connections without a request', async () => {
+    const { app } = await openServer({}, service);
+    const draining = await open(app);
+    const unused = connect(Number(new URL(draining.url).port), '127.0.0.1');
+    await once(unused, 'connect');
+    const closed = once(unused, 'close');
+    // One that has had a request is closed as well.
+    await (await fetch(`${draining.url}/health`)).text();
+    await draining.drain();
+    await closed;
+  });
+
   it('can be at once', async () => {
     const { app } = await openServer({}, service);
     const stopping = await open(app);

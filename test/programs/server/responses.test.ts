@@ -122,6 +122,8 @@ describe('tools', () => {
     const others = await ask(PATH, { input: 'Who?', tools: [{ type: 'web_search' }], max_output_tokens: 4 });
     expect(others.status).toBe(200);
     expect(others.headers.get('x-kvasir-notice')).toMatch(/^tools\[0\] is ignored: .* web_search/);
+    const chosen = { tools: [{ type: 'web_search' }], tool_choice: { type: 'web_search' } };
+    expect((await ask(PATH, { input: 'Who?', ...chosen, max_output_tokens: 4 })).status).toBe(200);
     const strict = [{ type: 'function', name: 'find', strict: true, parameters: { type: 'object', minProperties: 1 } }];
     const refused = await ask(PATH, { input: 'Who?', tools: strict });
     expect(((await refused.json()) as Json).error).toMatchObject({ param: 'tools[0].parameters' });

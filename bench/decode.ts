@@ -27,7 +27,7 @@ interface Options {
   json: boolean;
 }
 
-interface Row {
+export interface DecodeRow {
   name: string;
   /** Milliseconds per token in the best round, by depth. */
   ms: Record<number, number>;
@@ -45,6 +45,17 @@ const ROUNDS = 4;
 export async function benchDecode(options: Options): Promise<void> {
   const depths = options.depths.split(',').map(Number);
   const threads = Number(options.threads);
+  const { theirs, best, ours, heads } = await measureDecode({ ...options, depths, threads });
+  const all = [...theirs, ...(options.peers ? [best] : []), ...ours];
+  if (options.json) console.log(JSON.stringify(all, null, 1));
+  else console.log(render(all, best, depths, heads, threads));
+}
+
+/** Times of llama.cpp's settings, the best of them, and ours; `heads` are the KV heads of all layers. */
+export async function measureDecode(
+  options: Omit<Options, 'depths' | 'threads' | 'json'> & { depths: readonly number[]; threads: number },
+): Promise<{ theirs: DecodeRow[]; best: DecodeRow; ours: DecodeRow[]; heads: number }> {
+  const { depths, threads } = options;
   const specs = options.kv.split(',');
   const file = await openModelFile(options.model);
   const { layers, kvHeads } = file.config;
@@ -61,7 +72,7 @@ export async function benchDecode(options: Options): Promise<void> {
     }),
   );
   const ours = specs.map(spec => openCodec(engine, spec, context));
-  const rows = new Map<PromptContender, Row>();
+  const rows = new Map<PromptContender, DecodeRow>();
   try {
     for (const one of [...peers, ...ours]) rows.set(one, { name: one.name, ms: {}, prefill: 0 });
     for (let round = 0; round < ROUNDS; round++)
@@ -73,24 +84,22 @@ export async function benchDecode(options: Options): Promise<void> {
     await engine.dispose();
   }
   const theirs = peers.map(peer => rows.get(peer)!);
-  const best: Row = {
+  const best: DecodeRow = {
     name: 'llama.cpp, best',
     ms: Object.fromEntries(depths.map(depth => [depth, Math.min(...theirs.map(({ ms }) => ms[depth]))])),
     prefill: Math.max(...theirs.map(({ prefill }) => prefill)),
   };
-  const all = [...theirs, ...(peers.length > 0 ? [best] : []), ...ours.map(one => rows.get(one)!)];
-  if (options.json) console.log(JSON.stringify(all, null, 1));
-  else console.log(render(all, best, depths, layers * kvHeads, threads));
+  return { theirs, best, ours: ours.map(one => rows.get(one)!), heads: layers * kvHeads };
 }
 
 /** The CPU, with the instructions that llama.cpp uses where there are any, and WebAssembly does not have. */
-function describeCpu(): string {
+export function describeCpu(): string {
   const flags = existsSync('/proc/cpuinfo') ? readFileSync('/proc/cpuinfo', 'utf8') : '';
   const found = ['avx512_vnni', 'amx_int8'].filter(flag => flags.includes(flag));
   return [cpus()[0]?.model, ...found].join(', ');
 }
 
-async function measureDepth(rows: ReadonlyMap<PromptContender, Row>, depth: number): Promise<void> {
+async function measureDepth(rows: ReadonlyMap<PromptContender, DecodeRow>, depth: number): Promise<void> {
   for (const [{ name, fill }] of rows) {
     console.error(`bench: ${name} reads a prompt of ${depth} tokens`);
     await fill(depth, 1);
@@ -175,11 +184,17 @@ async function measureSealing(engine: Engine, spec: string): Promise<number> {
   return best / plan.pageTokens;
 }
 
-function render(rows: readonly Row[], best: Row, depths: readonly number[], heads: number, threads: number): string {
+function render(
+  rows: readonly DecodeRow[],
+  best: DecodeRow,
+  depths: readonly number[],
+  heads: number,
+  threads: number,
+): string {
   const deepest = Math.max(...depths);
   const shallow = Math.min(...depths);
   // Needs two depths: the difference is the time of attention.
-  const attention = (row: Row) => ((row.ms[deepest] - row.ms[shallow]) * 1e6) / (heads * (deepest - shallow));
+  const attention = (row: DecodeRow) => ((row.ms[deepest] - row.ms[shallow]) * 1e6) / (heads * (deepest - shallow));
   const ratio = (peer: number, own: number) => (Number.isFinite(peer) ? `${(peer / own).toFixed(2)}x` : '-');
   const header = [
     '',

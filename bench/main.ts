@@ -22,6 +22,7 @@ import { benchTrace } from './trace.ts';
 import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
 import { benchWebGpuMatmul } from './webgpu-matmul.ts';
+import { benchWeights } from './weights.ts';
 
 const specs = 'f16,tq4,tq4u,tq2,tq2u';
 const depths = '0,4096,16384';
@@ -29,6 +30,8 @@ const usage = `usage: npm run bench -- NAME [options]
 
   decode      decoding speed on wasm by depth, compared with llama.cpp
               --model FILE --kv SPECS --depths 0,4096 --threads N --no-peers
+  weights     weight types and mixtures of experts: small models of one shape with random weights, compared with llama.cpp
+              --models Q4_K_M,Q6_K --threads N
   browser     wasm in Chromium, compared with Node and with wllama (llama.cpp in WebAssembly), if it is in DIR:
               ${INSTALL_WLLAMA}
               --model FILE --kv SPECS --depths 0,4096,8192 --threads N --tokens 32 --rounds 3
@@ -119,6 +122,7 @@ const { positionals, values } = parseArgs({
     scale: { type: 'string', default: '16' },
     data: { type: 'string' },
     every: { type: 'string', default: '1' },
+    models: { type: 'string' },
     'leaf-bytes': { type: 'string', default: '64KiB,1MiB' },
     leaves: { type: 'string', default: '1,16,256' },
     threads: { type: 'string', default: '2' },
@@ -150,6 +154,7 @@ const { positionals, values } = parseArgs({
 
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: options => benchDecode({ kv: specs, depths, ...options }),
+  weights: options => benchWeights(options),
   browser: options => benchBrowser({ kv: 'tq4,f16', depths: '0,4096,8192', tokens: '32', ...options }),
   batch: options => benchBatch({ kv: 'tq4', depths: '0,1024,4096', sequences: '1,2,4,8,16', tokens: '32', ...options }),
   arrival: options => benchArrival({ kv: 'tq4', prompt: '16384', chats: '4', tokens: '64', ...options }),

@@ -9,6 +9,8 @@ export interface TinyOptions {
   architecture?: Architecture;
   /** Type of the matrices; norms and biases are F32, as in real files. */
   type?: WeightType;
+  /** Types of single tensors, by name; undefined for `type`. */
+  typeOf?: (tensor: string) => WeightType | undefined;
   layers?: number;
   width?: number;
   heads?: number;
@@ -60,8 +62,9 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   const expertType = options.expertType ?? type;
   const random = seeded(seed);
   const tensors: WriterTensor[] = [];
-  const tensor = (name: string, type: WeightType, shape: readonly number[], size: number, mean = 0) => {
+  const tensor = (name: string, usualType: WeightType, shape: readonly number[], size: number, mean = 0) => {
     const values = shape.reduce((a, b) => a * b);
+    const type = options.typeOf?.(name) ?? usualType;
     tensors.push({ name, type, shape, data: randomWeights(type, values, size, random, mean) });
   };
   const matrix = (name: string, inputs: number, outputs: number, gain = 1) =>

@@ -3,7 +3,7 @@
  * with one byte per code, or two for codes of more than 8 bits.
  */
 import type { CodeGrid } from '../page-layout.ts';
-import { type I32, i32, index, type Local } from './emit.ts';
+import { type I32, i8x16, i16x8, i32, index, type Local, type V128, v128 } from './emit.ts';
 import type { Kernel } from './module.ts';
 
 export interface GridShape extends CodeGrid {
@@ -76,10 +76,15 @@ const codeAccess = ({ bits }: CodeGrid) =>
 const tileAddress = (grid: GridShape, tile: I32) => (token: I32, dim: I32) =>
   index(tile, codeAccess(grid).bytes, token, [grid.dims, dim]);
 
+/** Unpacks 16 bytes at a time where lines are whole vectors. */
 export function unpackGrid(k: Kernel, grid: GridShape, block: I32, tile: I32): void {
   const code = codeAccess(grid);
   const addressOf = tileAddress(grid, tile);
   for (const plane of planesOf(grid)) {
+    if (isWholeVectors(grid, plane)) {
+      (grid.order === 'rows' ? unpackRows : unpackColumns)(k, grid, plane, block, tile);
+      continue;
+    }
     const byte = k.i32();
     const to = k.i32();
     forEachByte(k, grid, plane, block, (address, codes) => {
@@ -97,6 +102,73 @@ export function unpackGrid(k: Kernel, grid: GridShape, block: I32, tile: I32): v
       }
     });
   }
+}
+
+/** Whether the lines of a plane, and the rows of the tile, are vectors of 16 bytes. */
+const isWholeVectors = ({ bits, order, tokens, dims }: GridShape, { width }: Plane): boolean =>
+  bits <= 8 &&
+  width < 8 &&
+  order !== 'pairs' &&
+  ((order === 'rows' ? dims : tokens) * width) % 128 === 0 &&
+  dims % 16 === 0;
+
+/** Codes of a plane from the byte at `bit`, moved to their place in a code. */
+const planeCodes = ({ width, shift }: Plane, raw: V128, bit: I32): V128 => {
+  const codes = v128.and(i16x8.shrU(raw, bit), i8x16.const(2 ** width - 1));
+  return shift === 0 ? codes : i16x8.shl(codes, shift);
+};
+
+/** Writes 16 codes to the tile; planes after the first add their bits. */
+const storeCodes = (k: Kernel, { shift }: Plane, to: I32, codes: V128, offset = 0) =>
+  k.do(v128.store(to, shift === 0 ? codes : v128.or(v128.load(to, offset), codes), offset));
+
+function unpackRows(k: Kernel, { tokens, dims }: GridShape, plane: Plane, block: I32, tile: I32): void {
+  const from = k.i32(i32.add(block, plane.offset));
+  const to = k.i32();
+  const raw = k.v128();
+  k.for(0, dims, 128 / plane.width, first =>
+    k.for(0, 4, 1, n =>
+      k.for(n, tokens, 4, token => {
+        k.set(raw, v128.load(from));
+        k.set(to, index(i32.add(tile, first), dims, token));
+        for (let bit = 0; bit < 8; bit += plane.width)
+          storeCodes(k, plane, to, planeCodes(plane, raw, bit), (16 * bit) / plane.width);
+        k.increment(from, 16);
+      }),
+    ),
+  );
+}
+
+/** Transposes 16 columns at a time. */
+function unpackColumns(k: Kernel, { tokens, dims }: GridShape, plane: Plane, block: I32, tile: I32): void {
+  const from = k.i32(i32.add(block, plane.offset));
+  const [to, bit] = [k.i32(), k.i32()];
+  k.for(0, tokens, 128 / plane.width, first =>
+    k.for(0, dims, 16, dim => {
+      k.set(to, index(i32.add(tile, dim), dims, first));
+      k.set(bit, 0);
+      k.while(i32.ltS(bit, 8), () => {
+        const columns = Array.from({ length: 16 }, (_, d) => k.v128(planeCodes(plane, v128.load(from, 16 * d), bit)));
+        for (const [t, codes] of transpose16x16(k, columns).entries()) storeCodes(k, plane, to, codes, t * dims);
+        k.increment(to, 16 * dims);
+        k.increment(bit, plane.width);
+      });
+      k.increment(from, 256);
+    }),
+  );
+}
+
+/** Byte i of vector j becomes byte j of vector i: each round interleaves the first eight vectors with the others. */
+function transpose16x16(k: Kernel, vectors: readonly V128[]): readonly V128[] {
+  const interleave = (from: number) => Array.from({ length: 8 }, (_, i) => [from + i, from + i + 16]).flat();
+  let lines = vectors;
+  for (let round = 0; round < 4; round++) {
+    const before = lines;
+    lines = before
+      .slice(8)
+      .flatMap((line, j) => [0, 8].map(from => k.v128(v128.shuffle(before[j], line, interleave(from)))));
+  }
+  return lines;
 }
 
 export function packGrid(k: Kernel, grid: GridShape, tile: I32, block: I32): void {

@@ -7,7 +7,7 @@ import { additiveKeyTables } from './kernels/additive-key-tables.ts';
 import { additiveValueTables } from './kernels/additive-values.ts';
 import type { AttentionShape } from './kernels/attend.ts';
 import { type CodecModule, codecModule, codecScratch } from './kernels/codec-module.ts';
-import type { CodecTables } from './kernels/dequantize-page.ts';
+import { type CodecTables, RESIDUAL_SIGNS } from './kernels/dequantize-page.ts';
 import { COLUMN_ENTRY_BYTES } from './kernels/mixed-bit-columns.ts';
 import { uploadCodebooks } from './kernels/product-codebook.ts';
 import { withHalfNorms } from './kernels/quad-codebook.ts';
@@ -82,7 +82,7 @@ export function createCodecModules(heap: Heap, pool: Pool, shape: AttentionShape
     };
     if (encoding.kind === 'levels') created.levels = [upload(encoding.levels)];
     if (encoding.kind === 'hybrid') {
-      created.levels = encoding.parts.map(({ levels }) => upload(levels));
+      created.levels = [...encoding.parts.map(({ levels }) => levels), RESIDUAL_SIGNS].map(upload);
       created.residual = encoding.residual && upload(encoding.residual.matrix);
     }
     if (encoding.kind === 'fp8')

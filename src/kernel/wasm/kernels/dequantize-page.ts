@@ -3,7 +3,7 @@
  */
 import type { PageEncoding, PageLayout, PageShape, ScalarArray } from '../../page-layout.ts';
 import { unpackGrid } from '../code-grid.ts';
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, index, lanes16, v128 } from '../emit.ts';
 import { Kernel, signature } from '../module.ts';
 import { loadF16, loadF16x4 } from '../ops.ts';
 import { type AdditiveTables, dequantizeAdditive } from './additive.ts';
@@ -19,6 +19,7 @@ export interface CodecTables {
   queryMatrix?: number;
   encodeMatrix?: number;
   mean?: number;
+  /** Of `levels`, or of a hybrid's parts and RESIDUAL_SIGNS. */
   levels: number[];
   /** Projection of the residual. */
   residual?: number;
@@ -66,7 +67,7 @@ export function dequantizePage(name: string, layout: PageLayout, shape: PageShap
       unpackGrid(k, { ...encoding.codes, tokens: P, dims: D }, block, codes);
       k.for(0, P, 1, t => {
         const norm = k.f32(loadTokenScalar(encoding.norms, block, t));
-        lookupLevels(k, index(codes, D, t), D, tables.levels[0], norm, index(out, 4 * D, t));
+        lookupLevels(k, index(codes, D, t), D, encoding.levels, tables.levels[0], norm, index(out, 4 * D, t));
       });
       break;
     case 'hybrid':
@@ -100,9 +101,39 @@ export function dequantizePage(name: string, layout: PageLayout, shape: PageShap
 const loadTokenScalar = (scalars: ScalarArray, base: I32, token: I32): F32 =>
   loadScalar(scalars, index(i32.add(base, scalars.offset), scalars.bytes, token));
 
-/** out[i] = norm x table[code[i]]. */
-function lookupLevels(k: Kernel, codes: I32, count: number, table: number, norm: F32, out: I32): void {
+/** out[i] = norm x levels[code[i]]; `table` is the address of the levels. */
+function lookupLevels(
+  k: Kernel,
+  codes: I32,
+  count: number,
+  levels: Float32Array,
+  table: number,
+  norm: F32,
+  out: I32,
+): void {
   const [from, to] = [k.i32(codes), k.i32(out)];
+  if (levels.length <= 16 && count % 16 === 0) {
+    // A table for each byte of a level, which one swizzle reads for 16 codes.
+    const bytes = new Uint8Array(levels.slice().buffer);
+    const byteTable = (byte: number) => Array.from({ length: 16 }, (_, code) => bytes[4 * code + byte] ?? 0);
+    const tables = [0, 1, 2, 3].map(byte => k.v128(i8x16.const(...byteTable(byte))));
+    const [code, factor] = [k.v128(), k.v128(f32x4.splat(norm))];
+    k.for(0, count, 16, () => {
+      k.set(code, v128.load(from));
+      const [a, b, c, d] = tables.map(table => k.v128(i8x16.swizzle(table, code)));
+      for (const half of [0, 8]) {
+        const bytePairs = Array.from({ length: 8 }, (_, i) => [half + i, half + i + 16]).flat();
+        const [low, high] = [k.v128(v128.shuffle(a, b, bytePairs)), k.v128(v128.shuffle(c, d, bytePairs))];
+        for (const quarter of [0, 4]) {
+          const words = lanes16(...Array.from({ length: 4 }, (_, i) => [quarter + i, quarter + i + 8]).flat());
+          k.do(v128.store(to, f32x4.mul(v128.shuffle(low, high, words), factor), 4 * (half + quarter)));
+        }
+      }
+      k.increment(from, 16);
+      k.increment(to, 64);
+    });
+    return;
+  }
   k.for(0, count, 1, i => {
     const level = f32.load(i32.mul(i32.load8U(i32.add(from, i)), 4), table);
     k.do(f32.store(index(to, 4, i), f32.mul(level, norm)));
@@ -145,18 +176,22 @@ function dequantizeQBlocks(
   });
 }
 
+/** What a sign bit of a hybrid's residual means. */
+export const RESIDUAL_SIGNS = Float32Array.of(-1, 1);
+
 function dequantizeHybrid(
   { k, shape: { headDim, pageTokens: P }, block, codes, out }: DequantizeContext,
   encoding: PageEncoding & { kind: 'hybrid' },
   codedDim: number,
   tables: CodecTables,
 ): void {
-  encoding.parts.forEach(({ codes: grid, firstDim, endDim }, n) => {
+  encoding.parts.forEach(({ codes: grid, firstDim, endDim, levels }, n) => {
     unpackGrid(k, { ...grid, tokens: P, dims: endDim - firstDim }, block, codes);
     k.for(0, P, 1, t => {
       const norm = k.f32(loadTokenScalar(encoding.norms, block, t));
       const to = i32.add(index(out, 4 * codedDim, t), 4 * firstDim);
-      lookupLevels(k, index(codes, endDim - firstDim, t), endDim - firstDim, tables.levels[n], norm, to);
+      const dims = endDim - firstDim;
+      lookupLevels(k, index(codes, dims, t), dims, levels, tables.levels[n], norm, to);
     });
   });
   const { residual } = encoding;
@@ -164,12 +199,16 @@ function dequantizeHybrid(
   unpackGrid(k, { ...residual.signs, tokens: P, dims: headDim }, block, codes);
   k.for(0, P, 1, t => {
     const magnitude = k.f32(f32.mul(f32.const(residual.gain), loadTokenScalar(residual.norms, block, t)));
-    const from = k.i32(index(codes, headDim, t));
-    const to = k.i32(i32.add(index(out, 4 * codedDim, t), 4 * headDim));
-    k.for(0, headDim, 1, i => {
-      const signed = f32.select(i32.load8U(i32.add(from, i)), magnitude, f32.neg(magnitude));
-      k.do(f32.store(index(to, 4, i), signed));
-    });
+    const to = i32.add(index(out, 4 * codedDim, t), 4 * headDim);
+    lookupLevels(
+      k,
+      index(codes, headDim, t),
+      headDim,
+      RESIDUAL_SIGNS,
+      tables.levels[encoding.parts.length],
+      magnitude,
+      to,
+    );
   });
 }
 

@@ -1,7 +1,7 @@
 /** Oaken's pages; codec/oaken/format.ts defines the bytes and the algorithm. */
 import type { PageEncoding } from '../../page-layout.ts';
 import { packGrid, unpackGrid } from '../code-grid.ts';
-import { f32, type I32, i32, index, type Local } from '../emit.ts';
+import { f32, f32x4, type I32, i16x8, i32, i32x4, index, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { loadF16, storeF16 } from '../ops.ts';
 import type { DequantizeContext, SealContext } from './head-context.ts';
@@ -34,11 +34,14 @@ export function dequantizeOaken(
   { k, shape: { headDim, pageTokens }, page, block, head, codes, out }: DequantizeContext,
   encoding: Oaken,
 ): void {
-  const [outerLow, innerLow, innerHigh, outerHigh] = encoding.thresholds.map(f32.const);
+  const [outerLow, , , outerHigh] = encoding.thresholds.map(f32.const);
   unpackGrid(k, { ...encoding.codes, tokens: pageTokens, dims: headDim }, block, codes);
   const list = k.i32(i32.add(page, encoding.listsOffset));
   k.increment(list, i32.load(index(page, 4, head), encoding.listStartsOffset));
-  const [value, step, min] = [k.f32(), k.f32(), k.f32()];
+  const [step, min, values] = [k.f32(), k.f32(), k.v128()];
+  const [low, high] = encoding.thresholds.slice(1, 3).map(x => f32x4.const(x));
+  /** The inner threshold on the side of each value. */
+  const innerShift = (x: V128) => v128.xor(high, v128.and(v128.xor(low, high), f32x4.gt(v128.zero, x)));
   const [n, count, entry, dim, range] = [k.i32(0), k.i32(), k.i32(), k.i32(), k.i32()];
   k.for(0, pageTokens, 1, t => {
     const ranges = k.i32(index(i32.add(page, encoding.rangesOffset), RANGES_BYTES, t));
@@ -47,10 +50,11 @@ export function dequantizeOaken(
     k.set(min, loadF16(ranges, MIDDLE));
     k.set(step, f32.mul(f32.sub(loadF16(ranges, MIDDLE + 2), min), f32.const(1 / STEPS)));
     const codeAt = (i: I32) => f32.fromI32(i32.load8U(i32.add(from, i)));
-    k.for(0, headDim, 1, i => {
-      k.set(value, f32.add(min, f32.mul(codeAt(i), step)));
-      const shift = f32.select(f32.lt(value, zero), innerLow, innerHigh);
-      k.do(f32.store(index(to, 4, i), f32.add(value, shift)));
+    const [minimums, steps] = [k.v128(f32x4.splat(min)), k.v128(f32x4.splat(step))];
+    k.for(0, headDim, 4, i => {
+      const four = i32x4.extendLowS(i16x8.extendLowS(v128.load32Zero(i32.add(from, i))));
+      k.set(values, f32x4.add(minimums, f32x4.mul(f32x4.fromI32(four), steps)));
+      k.do(v128.store(index(to, 4, i), f32x4.add(values, innerShift(values))));
     });
     forEachBlock(k, headDim, first => {
       const byte = i32.load8U(i32.add(block, i32.shrU(n, 1)), encoding.listCountsOffset);

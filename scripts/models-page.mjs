@@ -97,9 +97,15 @@ ${table(
 
 ## Tokenizers
 
-Byte-level BPE (\`gpt2\`), BPE of the text itself (\`gemma4\`) and SentencePiece (\`llama\`). The pre-tokenizers, each held against llama.cpp on random text:
+Byte-level BPE (\`gpt2\`), BPE of the text itself (\`gemma4\`) and SentencePiece (\`llama\`). With the vocabularies in llama.cpp's repository, ids are those of its test vectors. The pre-tokenizers, each held against llama.cpp on random text:
 
 ${wrap(codes(preTokenizerNames))}
+
+## Chat templates
+
+Jinja, rendered as transformers does. Held against it, with tools, calls and thinking: the templates of Qwen3,
+Qwen2.5-Coder, Llama 3 to 3.2, Gemma 2 and 3, Phi-3, 3.5, 4 and 4-mini, Mistral 7B, Nemo, Small 3.2 and Ministral 3,
+Granite 3.3 and 4.0, gpt-oss, SmolLM3, GLM-4 and 4.6, OLMo 2, EXAONE 3.5, and the format of EXAONE 4.
 `;
 
 const list = wrap(

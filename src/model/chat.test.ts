@@ -161,6 +161,16 @@ describe('messages', () => {
     expect(render(ANY, [{ role: 'user', content }])).toBe('user:a\nb;');
   });
 
+  it("have their reasoning under gpt-oss's name, too, unless a call has text", () => {
+    const source = '{{ messages[0].reasoning_content }},{{ messages[0].thinking }},{{ messages[0].content }}';
+    const thought = { role: 'assistant', content: 'Hi', reasoning_content: 'Hm' };
+    expect(render(source, [thought])).toBe('Hm,Hm,Hi');
+    expect(render(source, [{ ...thought, thinking: 'Own' } as ChatMessage])).toBe('Hm,Own,Hi');
+    const tool_calls = [{ function: { name: 'f', arguments: {} } }];
+    expect(render(source, [{ ...thought, tool_calls }])).toBe('Hm,,Hi');
+    expect(render(source, [{ ...thought, content: '', tool_calls }])).toBe('Hm,Hm,');
+  });
+
   const call = (args: string | Record<string, unknown>): ChatMessage[] => [
     { role: 'assistant', content: null, tool_calls: [{ function: { name: 'f', arguments: args } }] },
   ];

@@ -112,6 +112,8 @@ export function templateMessages(messages: readonly ChatMessage[]): Record<strin
   return messages.map(({ role, content, tool_calls, ...rest }) => ({
     role,
     content: content === null || content === undefined ? null : textOf({ content }),
+    // gpt-oss's name for it, which transformers adds, too. Its template rejects a call with both this and content.
+    ...(rest.reasoning_content && !(content && tool_calls?.length) && { thinking: rest.reasoning_content }),
     ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)),
     // Some templates test whether the key exists.
     ...(tool_calls && { tool_calls: tool_calls.map(withParsedArguments) }),

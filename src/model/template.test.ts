@@ -134,9 +134,30 @@ describe('templates are rendered as in Python', () => {
     ['{{ data.l | upper }}{{ data.b | lower }}', "[1, 'X']true"],
     ['{{ [3, 1, 2] | min }}{{ [3, 1, 2] | max }}', '13'],
     ['{{ tools is none }}{{ documents is defined }}', 'TrueTrue'],
+    ['{{ data.l }}{{ "l" ~ data.l }}{{ small }} {{ [2.5, 0.00012] }}', "[1, 'x']l[1, 'x']1e-07 [2.5, 0.00012]"],
+    [
+      '{{ odd | tojson }}{{ {"a": [], "b": {}, "c": [{}]} | tojson(indent=1) }}',
+      '{"[ ]": "a\\"{ } 0.00001", "n": [1e-05, -1.25e-05, 0.0001, 10.00001]}{\n "a": [],\n "b": {},\n "c": [\n  {}\n ]\n}',
+    ],
+    ['{{ data.l == [1, "x"] }}{{ data.l != odd }}{{ odd == odd }}', 'TrueTrueTrue'],
+    [
+      '{{ missing == none }}{{ missing != none }}{{ missing == data.missing }}{{ none == data.none }}',
+      'FalseTrueTrueTrue',
+    ],
+    ['{{ 1 == 1.0 }}{{ data.s == "it\'s" }}{{ [] == "" }}', 'TrueTrueFalse'],
+    ['{% for x in [1, 2, 3] %}<{{ x }}{% if x == 2 %}!{% continue %}{% endif %}>{% endfor %}', '<1><2!<3>'],
+    ['{% for x in [1, 2, 3] %}<{{ x }}{% if x == 2 %}!{% break %}{% endif %}>{% else %}-{% endfor %}.', '<1><2!.'],
+    ['{% for x in [1] %}{% for y in [1, 2] %}{{ y }}{% break %}{% endfor %}{{ x }}{% continue %}-{% endfor %}', '11'],
+    ['{% for x in [1, 2] %}{% for y in [] %}{% else %}{{ x }}{% break %}{% endfor %}-{% endfor %}', '1'],
+    [
+      '{% for x in [1, 2] %}{{ y is defined }}{% set y = x %}{{ y }}{% endfor %}{{ y is defined }}',
+      'False1False2False',
+    ],
+    ['{% set y = 0 %}{% for x in [1, 2] %}{% set y = y + x %}{{ y }}{% endfor %}{{ y }}', '120'],
   ])('%s', (source, text) => {
+    const odd = { '[ ]': 'a"{ } 0.00001', n: [0.00001, -0.0000125, 0.0001, 10.00001] };
     const data = { s: "it's", n: 'a\n\\"', f: 1.5, i: 2, b: true, none: null, l: [1, 'x'] };
-    expect(createChatTemplate({ source }).render([], { variables: { data } })).toBe(text);
+    expect(createChatTemplate({ source }).render([], { variables: { data, odd, small: 1e-7 } })).toBe(text);
   });
 });
 
@@ -159,6 +180,10 @@ const HOSTILE: Record<string, string> = {
   'a growing replace': `${grow("'aaaaaaaa'", 14)}{{ ns.s | replace('a', ns.s) }}`,
   'a huge indent': '{{ "a\nb" | indent(200000000) }}',
   'a huge JSON indent': '{{ [[1]] | tojson(indent=100000000) }}',
+  'endless printing of a list': `${grow('[1]', 13)}{% for i in range(9999) %}{{ ns.s }}{% endfor %}`,
+  'endless comparing': `${grow('[1]', 13)}${forever('{% set x = ns.s == ns.s %}')}`,
+  'endless leaving of a loop': forever('{% break %}'),
+  'a continue without a loop': '{% continue %}x',
   'a huge join': `${grow("'aaaaaaaa'", 14)}{{ range(9999) | join(ns.s) }}`,
   'endless searching': grow("'aaaaaaaa'", 14) + forever("{{ 'z' in ns.s }}"),
   'endless splitting': grow("'a a a a '", 14) + forever('{% set x = ns.s.split() %}'),

@@ -10,7 +10,7 @@ export async function findLlamaTokenizers(): Promise<LlamaTokenizerLoader | unde
   });
   if (!library) return undefined;
   const { getLlama, LlamaLogLevel } = library;
-  const llama = await getLlama({ build: 'never', skipDownload: true, gpu: false, logLevel: LlamaLogLevel.error });
+  const llama = await getLlama({ build: 'never', skipDownload: true, gpu: false, logLevel: LlamaLogLevel.fatal });
   return async modelPath => {
     const model = await llama.loadModel({ modelPath, vocabOnly: true });
     return (text, special) => model.tokenize(text, special);

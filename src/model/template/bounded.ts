@@ -9,7 +9,15 @@
  */
 import * as jinja from '@huggingface/jinja';
 import { FormatError, KvasirError } from '../../util/errors.ts';
-import { filterName, isIterable, literalInPython, type Node, type Value, withoutMinMax } from './python.ts';
+import {
+  filterName,
+  isIterable,
+  jsonInPython,
+  literalInPython,
+  type Node,
+  type Value,
+  withoutMinMax,
+} from './python.ts';
 
 interface Environment {
   set(name: string, value: unknown): unknown;
@@ -17,8 +25,13 @@ interface Environment {
 
 // The library's type declarations import without file extensions, which NodeNext resolution cannot follow.
 const { Environment, Interpreter, parse, tokenize } = jinja as unknown as {
-  Environment: new () => Environment;
-  Interpreter: new (environment: Environment) => { evaluate(node: Node | undefined, environment: Environment): Value };
+  Environment: new (parent?: Environment) => Environment;
+  Interpreter: new (
+    environment: Environment,
+  ) => {
+    evaluate(node: Node | undefined, environment: Environment): Value;
+    evaluateBlock(statements: readonly Node[], environment: Environment): Value;
+  };
   parse(tokens: unknown): Node;
   tokenize(source: string, options: { lstrip_blocks: boolean; trim_blocks: boolean }): unknown;
 };
@@ -62,6 +75,8 @@ export function renderTemplate(
   });
 }
 
+const textNode = (value: string): Node => ({ type: 'StringLiteral', value });
+
 /** How much of its operands' values a node reads: nothing, their own length, or everything they contain. */
 type ReadCost = 'none' | 'length' | 'all';
 
@@ -72,6 +87,8 @@ class BoundedInterpreter extends Interpreter {
   #depth = 0;
   #node: Node | undefined;
   #readCost: ReadCost = 'none';
+  /** Blocks end at `continue` and `break`. `Left`: the loop's other passes are empty. */
+  #leaving: 'Continue' | 'Break' | 'Left' | undefined;
   readonly #workLimit: number;
   readonly #sizeLimit: number;
   readonly #sizes = new WeakMap<object, number>();
@@ -94,7 +111,7 @@ class BoundedInterpreter extends Interpreter {
     this.#depth++;
     let value: Value;
     try {
-      value = super.evaluate(node && withoutMinMax(node), environment);
+      value = this.#evaluateNode(node && withoutMinMax(node), environment);
     } finally {
       this.#depth--;
       this.#node = outerNode;
@@ -104,11 +121,42 @@ class BoundedInterpreter extends Interpreter {
     if (value.type === 'ObjectValue' && outerNode?.type === 'BinaryExpression') printAsJson(value);
     const size = this.#sizeOf(value);
     if (size > this.#sizeLimit) throw limitError('produces too much text');
+    if (node?.type === 'FilterExpression' && filterName(node) === 'tojson')
+      value.value = jsonInPython(String(value.value));
     if (outerReadCost === 'all') this.#spend(size / 64);
     else if (outerReadCost === 'length') this.#spend(lengthOf(value) / 64);
     if (node && isIterable(outerNode, node)) this.#spend(LOOP_WORK * lengthOf(value));
     const literal = node && literalInPython(value, node, outerNode);
-    return literal ? super.evaluate(literal, environment) : value;
+    if (!literal) return value;
+    this.#spend(size / 64);
+    return super.evaluate(literal, environment);
+  }
+
+  #evaluateNode(node: Node | undefined, environment: Environment): Value {
+    if (node?.type === 'Continue' || node?.type === 'Break') {
+      this.#leaving = node.type;
+      return super.evaluate(textNode(''), environment);
+    }
+    const value = super.evaluate(node, environment);
+    if (node?.type === 'Program' && this.#leaving) throw new Error(`${this.#leaving} outside of a loop`);
+    if (node?.type === 'For' && this.#leaving === 'Left') this.#leaving = undefined;
+    return value;
+  }
+
+  /** In Python, each pass of a loop has its own variables, and what it wrote before `continue` or `break` stays. */
+  override evaluateBlock(statements: readonly Node[], environment: Environment): Value {
+    let text = '';
+    if (!this.#leaving) {
+      const isPass = this.#node?.type === 'For' && this.#node.body === statements;
+      const scope = isPass ? new Environment(environment) : environment;
+      for (const statement of statements) {
+        const value = this.evaluate(statement, scope);
+        if (value.type !== 'NullValue' && value.type !== 'UndefinedValue') text += String(value);
+        if (this.#leaving) break;
+      }
+      if (isPass && this.#leaving) this.#leaving = this.#leaving === 'Break' ? 'Left' : undefined;
+    }
+    return super.evaluate(textNode(text), environment);
   }
 
   #literalOf(text: string): string {

@@ -1,6 +1,7 @@
 /**
  * Where the library differs from Jinja2 in Python, for which templates are written: there, filters of text read the text of
- * any value, an undefined value is also an empty list, None is printed, and lists have `min` and `max`.
+ * any value, an undefined value is also an empty list, None and lists are printed as Python writes them, lists have `min`
+ * and `max`, lists and objects are equal if their contents are, and JSON text is that of `json.dumps`.
  */
 
 /** The parts of the library's syntax tree that are used here. */
@@ -29,6 +30,9 @@ const TEXT_FILTERS = new Set(['string', 'trim', 'upper', 'lower', 'title', 'capi
 const LIST_FILTERS = new Set(['length', 'list', 'join', 'sort', 'items', 'selectattr', 'rejectattr', 'map']);
 /** These read None as an empty list, too. */
 const LAZY_FILTERS = new Set(['selectattr', 'rejectattr', 'map']);
+const EQUALITIES = new Set<unknown>(['==', '!=']);
+/** Which the library prints in another form. An object stays JSON: templates that print a call's arguments expect that. */
+const PRINTED_TYPES = new Set(['NullValue', 'BooleanValue', 'FloatValue', 'ArrayValue']);
 const EXPRESSIONS = new Set([
   ...['Identifier', 'Ternary', 'MemberExpression', 'CallExpression', 'FilterExpression'],
   ...['TestExpression', 'UnaryExpression', 'BinaryExpression'],
@@ -45,10 +49,15 @@ export function literalInPython(value: Value, node: Node, parent: Node | undefin
   }
   // Python rejects a loop over None; templates of tool calls have one over tools, and are used without tools, too.
   if ((isUndefined || isNone) && isIterable(parent, node)) return EMPTY_LIST;
+  if (parent?.type === 'BinaryExpression' && EQUALITIES.has(parent.operator?.value)) {
+    const isScalar = !isUndefined && !Array.isArray(value.value) && !(value.value instanceof Map);
+    // The library compares identities, and takes undefined for None. No text of a template starts with NUL.
+    return isScalar ? undefined : stringLiteral(`\0${pythonLiteral(value)}`);
+  }
   const isConcatenated = parent?.operator?.value === '~';
   if (isUndefined && isConcatenated) return stringLiteral('');
-  const isConstant = isNone || value.type === 'BooleanValue';
-  return isConstant && (isConcatenated || isPrinted(parent, node)) ? stringLiteral(pythonText(value)) : undefined;
+  const isRead = isConcatenated || isPrinted(parent, node);
+  return isRead && PRINTED_TYPES.has(value.type) ? stringLiteral(pythonText(value)) : undefined;
 }
 
 const EMPTY_LIST: Node = { type: 'ArrayLiteral', value: [] };
@@ -97,7 +106,26 @@ function pythonLiteral({ type, value }: Value): string {
   if (value instanceof Map) {
     return `{${Array.from(value, ([key, item]) => `${quoted(String(key))}: ${pythonLiteral(item)}`).join(', ')}}`;
   }
-  return type === 'FloatValue' && Number.isInteger(value) ? `${value}.0` : String(value);
+  if (typeof value !== 'number') return String(value);
+  return type === 'FloatValue' && Number.isInteger(value) ? `${value}.0` : pythonNumber(value);
+}
+
+/** Python writes small numbers with an exponent, of at least two digits. */
+function pythonNumber(value: number): string {
+  const isSmall = value !== 0 && Math.abs(value) < 1e-4;
+  return isSmall ? value.toExponential().replace(/-(\d)$/, '-0$1') : String(value);
+}
+
+const QUOTES_NUMBERS_AND_EMPTY = /\\.|"|(?<![\d.])-?(?:\d[\d.]*e-\d+|0\.0000\d+)|[[{]\s+[\]}]/g;
+
+/** The text of `tojson` as `json.dumps` writes it: other small numbers, and no line break in what is empty. */
+export function jsonInPython(json: string): string {
+  let isString = false;
+  return json.replace(QUOTES_NUMBERS_AND_EMPTY, part => {
+    if (part === '"') isString = !isString;
+    if (isString || part === '"') return part;
+    return part[0] === '[' || part[0] === '{' ? part[0] + part.at(-1) : pythonNumber(Number(part));
+  });
 }
 
 const ESCAPES: Record<string, string> = { '\\': '\\\\', '\n': '\\n', '\r': '\\r', '\t': '\\t' };

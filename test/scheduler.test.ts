@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { Result, Stream, Token } from '../src/index.ts';
-import { CapacityError, InputError } from '../src/util/errors.ts';
+import { CapacityError, DeviceError, InputError } from '../src/util/errors.ts';
 import { expectReleased, type Generations, openGenerations } from './support/generations.ts';
 import { load, words } from './support/lifetimes.ts';
 
@@ -370,6 +370,43 @@ describe('a failure', () => {
     expect(settled.map(({ status }) => status)).toEqual(['rejected', 'fulfilled']);
     expectReleased(on);
   });
+});
+
+it('on a device with less memory than the cache may use, requests give way to each other', async () => {
+  const on = await openGenerations({ maxSequences: 8, capacity: () => 2 ** 30 });
+  const { device } = on.engine;
+  const { createBlock, free } = device;
+  let [bytes, most, limit] = [0, 0, Number.POSITIVE_INFINITY];
+  device.createBlock = (size, ...parts) => {
+    if (bytes + size > limit) throw new CapacityError('The device is full.');
+    bytes += size;
+    most = Math.max(most, bytes);
+    return createBlock.call(device, size, ...parts);
+  };
+  device.free = handle => {
+    if ('bytes' in handle) bytes -= handle.bytes;
+    free.call(device, handle);
+  };
+  const askAll = (tenant: string) =>
+    Promise.all([0, 1, 2, 3, 4, 5].map(i => idsOf(on.ask(promptOf(i), { ...greedy(120), tenant }))));
+  const expected = await askAll('first');
+  limit = most / 2;
+  expect(await askAll('second')).toEqual(expected);
+  // What the device refused is the capacity from then on.
+  expect(on.cache.stats.capacity).toBeLessThanOrEqual(limit);
+  expectReleased(on);
+});
+
+it('a device that is lost ends all requests of a pass with its error, and nothing else', async () => {
+  const on = await openGenerations();
+  // Log probabilities are read by the host, a row at a time. What nobody awaits would end the process.
+  const asked = [0, 1, 2].map(i => on.ask(promptOf(i), { ...greedy(30), logprobs: 0 }));
+  for (const stream of asked) for (let i = 0; i < 3; i++) await stream.next();
+  on.engine.device.readRows = async () => {
+    throw new DeviceError('The device was lost.');
+  };
+  for (const { result } of asked) await expect(result()).rejects.toThrow(DeviceError);
+  await new Promise(resolve => setTimeout(resolve, 10));
 });
 
 it('disposing the model ends everything that runs, waits, saves or restores', async () => {

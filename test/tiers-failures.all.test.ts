@@ -105,6 +105,23 @@ describe('a tier', () => {
     expect(stats).toMatchObject([{ name: 'host', hits: 7, errors: 0, skipped: 0 }]);
   });
 
+  it('that hangs: a reader who leaves does not wait for it', async () => {
+    const hanging = brokenStore({
+      // biome-ignore lint/correctness/useYield: it finds nothing.
+      async *get() {
+        await delay(60_000, undefined, { ref: false });
+      },
+    });
+    await using model = await load({ tiers: [hanging] });
+    const stream = model.generate(promptOf(0), greedy);
+    const first = stream.next();
+    await delay(50);
+    const left = performance.now();
+    await stream.return();
+    expect(performance.now() - left).toBeLessThan(1000);
+    await first;
+  });
+
   it('that is slow: the answer does not wait for it', async () => {
     const slow = brokenStore({
       // biome-ignore lint/correctness/useYield: it finds nothing.

@@ -142,6 +142,8 @@ export interface KvCache {
   settle(): Promise<void>;
   /** Whether `bytes` more fit, after evicting idle sequences and leaves that nobody uses. */
   makeRoom(bytes: number): boolean;
+  /** The device has no more memory than is used now: that is the capacity from now on. */
+  limitToUsed(): void;
   /** Frees idle sequences and cached leaves. Running sequences must be disposed before. */
   dispose(): void;
 }
@@ -372,6 +374,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     },
     settle: async () => tiers?.settle(),
     makeRoom: pool.makeRoom,
+    limitToUsed: pool.limitToUsed,
     dispose() {
       while (forgetOldest() || index.dropUnfinished() || index.evict());
     },

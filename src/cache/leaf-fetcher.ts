@@ -101,6 +101,9 @@ export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
     const pages = Math.floor((prompt.length - 1) / pageTokens);
     let parent = path.at(-1);
     let page = path.length;
+    /** With windows, leaves are of no use before the pages of their window. */
+    const pagesLeft = () =>
+      pages - (layout.windowPage ? countUsable(index.find(salt, prompt, page * pageTokens)) : page);
     /** Until the page in which they end arrives. */
     let sinkBytes: Uint8Array | undefined;
 
@@ -117,7 +120,7 @@ export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
       device.writeBlock(windowPage.block, payload);
       if (isIndexed(node)) index.addWindowPage(node, windowPage);
       pool.release(windowPage);
-      state.note(page - path.length, pages - page);
+      state.note(page - path.length, pagesLeft());
       return isIndexed(node);
     };
 
@@ -146,7 +149,7 @@ export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
         for (const shared of held) pool.release(shared);
       }
       page++;
-      state.note(page - path.length, pages - page);
+      state.note(page - path.length, pagesLeft());
       return true;
     };
 

@@ -17,6 +17,8 @@ export interface Pool {
   readonly device: Device;
   /** Max bytes. */
   readonly capacity: number;
+  /** The device has no more memory than is used now. */
+  limitToUsed(): void;
   /** Bytes allocated now. */
   readonly used: number;
   /** Whether `bytes` more fit, after reclaiming what is needed. */
@@ -44,7 +46,8 @@ export interface PoolOptions {
 const tensorBytes = ({ rows, cols }: Tensor) => 4 * rows * cols;
 
 export function createPool(device: Device, options: PoolOptions = {}): Pool {
-  const { capacity = Number.POSITIVE_INFINITY, reclaim = () => false, onIdle, onBusy } = options;
+  const { reclaim = () => false, onIdle, onBusy } = options;
+  let { capacity = Number.POSITIVE_INFINITY } = options;
   let used = 0;
   const makeRoom = (bytes: number): boolean => {
     // Reclaiming everything would not help.
@@ -81,7 +84,12 @@ export function createPool(device: Device, options: PoolOptions = {}): Pool {
   };
   return {
     device,
-    capacity,
+    get capacity() {
+      return capacity;
+    },
+    limitToUsed() {
+      capacity = Math.min(capacity, used);
+    },
     get used() {
       return used;
     },

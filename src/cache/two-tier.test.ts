@@ -43,9 +43,30 @@ it('frees the newest f16 pages of the oldest idle sequence first', () => {
   expect(cache.open(PAUSE, numbers(21), '', bob).length).toBe(3 * PAGE);
 });
 
+it('a crop to the page that is decoded frees what was decoded', async () => {
+  const { device, allocated, cache } = create(1000);
+  const owner = {};
+  const sequence = cache.open(PAUSE, numbers(21), '', owner);
+  appendAll(device, sequence, numbers(20));
+  cache.keep(sequence, owner);
+  cache.spill(owner);
+  const { readBlock } = device;
+  let reads = 0;
+  device.readBlock = block => {
+    if (++reads === 3) cache.idleOf(owner)!.crop(2 * PAGE);
+    return readBlock(block);
+  };
+  await whenPrefetched(onChange => cache.prefetch(numbers(21), '', onChange, owner));
+  expect([reads, cache.idleOf(owner)!.exactView!.leaves.length]).toEqual([3, 2]);
+  cache.forget(owner);
+  cache.dispose();
+  expect([cache.stats.used, allocated.size]).toEqual([0, 0]);
+});
+
 type Command = { owner: number } & (
   | { type: 'turn'; keep: number; added: number; prefetches: boolean }
-  | { type: 'spill' | 'prefetch' | 'forget' | 'wait' }
+  | { type: 'crop'; keep: number }
+  | { type: 'spill' | 'prefetch' | 'forget' | 'tick' | 'wait' }
 );
 
 const commands = fc.array(
@@ -57,7 +78,8 @@ const commands = fc.array(
       added: fc.integer({ min: 1, max: 14 }),
       prefetches: fc.boolean(),
     }),
-    fc.record({ type: fc.constantFrom('spill' as const, 'prefetch', 'forget', 'wait'), owner: fc.nat(3) }),
+    fc.record({ type: fc.constant('crop' as const), owner: fc.nat(3), keep: fc.nat(CONTEXT) }),
+    fc.record({ type: fc.constantFrom('spill' as const, 'prefetch', 'forget', 'tick', 'wait'), owner: fc.nat(3) }),
   ),
   { maxLength: 40 },
 );
@@ -97,6 +119,8 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
         } else if (step.type === 'prefetch') prefetches.push(prefetch([...one.ids, -1], owner));
         else if (step.type === 'spill') cache.spill(owner);
         else if (step.type === 'forget') cache.forget(owner);
+        else if (step.type === 'crop') one.ids.length = cache.idleOf(owner)?.crop(step.keep) ?? one.ids.length;
+        else if (step.type === 'tick') await undefined;
         else await new Promise(setImmediate);
         const { used, capacity } = cache.stats;
         if (used > capacity) expect(used).toBeLessThanOrEqual(capacity);

@@ -78,6 +78,8 @@ export function createTwoTier({ device, pool, leaf: layout, shape, exclusive, no
       await device.ensureMemory?.([view, { leaves: [block.block], tail: [], sinkBlock: view.sinkBlock }]);
       const page = await decodeLeaf(await device.readBlock(source), start);
       if (sequence.isDisposed || sequence.readableLength !== start) return false;
+      // It was cropped to where this page begins.
+      if (view.leaves[start / pageTokens - view.firstLeaf] !== source) return false;
       device.writeBlock(block.block, page);
       sequence.unspillPage(block);
       isTaken = true;

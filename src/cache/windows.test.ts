@@ -117,7 +117,16 @@ describe('tiers', () => {
     await first.cache.settle();
     const second = create({ tiers });
     const prompt = numbers(10 * PAGE + 3);
-    await whenPrefetched(onChange => second.cache.prefetch(prompt, '', onChange));
+    const left: number[] = [];
+    await whenPrefetched(onChange => {
+      const prefetch = second.cache.prefetch(prompt, '', () => {
+        left.push(prefetch!.progress.left);
+        onChange();
+      });
+      return prefetch;
+    });
+    // Leaves are of no use until the pages of their window are there: until then whoever waits is not told otherwise.
+    expect([...new Set(left)]).toEqual([10, 0]);
     expect(second.cache.stats.used).toBe(10 * LEAF.bytes + 2 * LEAF.windowPage!.bytes + second.cache.sequenceBytes);
     expect(second.run(prompt).found).toBe(10 * PAGE);
     // One that parts from it earlier needs other window pages of leaves that are there.

@@ -169,6 +169,7 @@ export async function* generate(
   );
   const wake = () => scheduler.wake();
   signal?.addEventListener('abort', wake);
+  cancellation?.onAbort?.(wake);
   try {
     for await (const output of outputs) {
       noteRead(output);

@@ -1,6 +1,7 @@
 /** A pass of the scheduler: chunks of the requests' tokens go in, sampled tokens go back to the requests. */
 import { type Chunk, forward } from '../model/forward.ts';
 import type { Plan } from '../plan/plan.ts';
+import { CapacityError } from '../util/errors.ts';
 import type { Engine } from './engine.ts';
 import type { Guard } from './guard.ts';
 import type { Sampled, Sampler } from './sample.ts';
@@ -22,30 +23,43 @@ export interface RecordedPass {
 interface Part {
   task: Task;
   chunk: Chunk;
+  /** The task's handle before. */
+  handle?: number;
   /** Each samples the token after a row. */
   samples: ((sampler: Sampler) => Sampled)[];
 }
 
+/** Undefined if the device has no memory for it: then all of its requests are as before. */
 export async function recordPass(
   engine: Engine,
   plan: Plan,
   guard: Guard | undefined,
   pieces: readonly Piece<Task>[],
-): Promise<RecordedPass> {
+): Promise<RecordedPass | undefined> {
   const parts = new Map<Chunk, Part>();
   for (const { request: task, rows } of pieces) {
+    const { handle } = task;
     const chunk = createChunk(engine, plan, task, rows);
-    parts.set(chunk, { task, chunk, samples: [] });
+    parts.set(chunk, { task, chunk, handle, samples: [] });
   }
   const chunks = [...parts.keys()];
-  const { delivered, longestBlockMs } = await forward(engine, chunks, {
+  let isReady = false;
+  const recorded = await forward(engine, chunks, {
+    onReady() {
+      isReady = true;
+    },
     onLogits: (chunk, _row, logits) => parts.get(chunk)!.samples.push(sampler => sampler.sample(logits)),
     onToken: (chunk, id) => parts.get(chunk)!.samples.push(sampler => sampler.accept(id)),
     onHandle(chunk, handle) {
       parts.get(chunk)!.task.handle = handle;
     },
     codeCheck: guard?.check,
+  }).catch(error => {
+    if (isReady || !(error instanceof CapacityError)) throw error;
+    for (const part of parts.values()) takeBack(part);
   });
+  if (!recorded) return undefined;
+  const { delivered, longestBlockMs } = recorded;
   // It may fail before its results are waited for.
   delivered.catch(() => {});
   const rows = chunks.reduce((sum, { tokens }) => sum + tokens.length, 0);
@@ -85,10 +99,25 @@ function createChunk({ device }: Engine, plan: Plan, task: Task, rows: number): 
   const isLast = !prefill || end === task.promptEnd;
   const drafts = drafted.length;
   if (isLast) task.sampled += 1 + drafts;
-  const sampling = isLast && device.sampleTokens ? task.request.sampler.deviceSampling() : undefined;
+  const isSampled = isLast && device.sampleTokens;
+  let sampling: Chunk['sampling'];
   const exact = prefill || task.request.readExact || plan.mode === 'two-tier';
   const logits = drafts > 0 ? 'all' : isLast ? 'last' : 'none';
-  return { sequence, tokens, prefill, drafts, exact, logits, sampling };
+  return {
+    ...{ sequence, tokens, prefill, drafts, exact, logits },
+    /** It draws a random number, and a chunk that finds no memory must draw none. */
+    get sampling() {
+      sampling ??= isSampled ? task.request.sampler.deviceSampling() : undefined;
+      return sampling;
+    },
+  };
+}
+
+function takeBack({ task, chunk: { sequence, logits, drafts = 0 }, handle }: Part): void {
+  task.handle = handle;
+  if (logits !== 'none') task.sampled -= 1 + drafts;
+  // Drops what was planned.
+  sequence.crop(sequence.length);
 }
 
 /**

@@ -7,6 +7,8 @@ import type { Sampled, Sampler } from './sample.ts';
 /** Checked between two passes; an AbortSignal is one. */
 export interface Cancellation {
   readonly aborted: boolean;
+  /** A scheduler that waits must be woken. AbortSignals have events for that. */
+  onAbort?(listener: () => void): void;
 }
 
 /** A prompt to continue, and who is told about it. */

@@ -98,7 +98,7 @@ export function createScheduler(
   };
 
   /** Admits requests, chooses rows, and records their pass: all of it between two passes, while nothing else runs. */
-  const takeOff = (): Promise<Flight | undefined> =>
+  const takeOff = (): Promise<Flight | 'again' | undefined> =>
     engine.exclusive(async pause => {
       admission.admit(pause, times);
       const pieces = withDrafts(admission.reserve(choosePieces));
@@ -106,6 +106,11 @@ export function createScheduler(
       const started = engine.now();
       try {
         const pass = await recordPass(engine, plan, guard, pieces);
+        if (!pass) {
+          // From now on others make room for a request, as they do when the cache is full.
+          cache.limitToUsed();
+          return 'again';
+        }
         if (pass.promptRows === 0) recordMs = engine.now() - started;
         for (const task of pass.tasks) {
           task.flights++;
@@ -168,13 +173,14 @@ export function createScheduler(
       await finish(task);
       idle = false;
     }
-    const flight = await takeOff().catch(error => {
+    const taken = await takeOff().catch(error => {
       // The model was disposed, or it is a bug: nobody may wait for ever.
       fail(tasks(), error);
       return undefined;
     });
+    const flight = taken === 'again' ? undefined : taken;
     if (flying) await land(flying);
-    idle &&= !flight && !tasks().some(task => task.ended);
+    idle &&= !taken && !tasks().some(task => task.ended);
     if (!flight || flight.runsAhead) return { flying: flight, idle };
     await land(flight);
     return { idle };

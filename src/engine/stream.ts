@@ -111,9 +111,17 @@ export function createStream<T>(body: StreamBody<T>, signal?: AbortSignal): Stre
   const result = emptyResult();
   let left = false;
   let error: unknown;
-  const cancellation = {
+  let noteLeft = () => {};
+  const leave = () => {
+    left = true;
+    noteLeft();
+  };
+  const cancellation: Cancellation = {
     get aborted() {
       return left || signal?.aborted === true;
+    },
+    onAbort(listener) {
+      noteLeft = listener;
     },
   };
   const steps = body(cancellation, result);
@@ -130,12 +138,12 @@ export function createStream<T>(body: StreamBody<T>, signal?: AbortSignal): Stre
     },
     async return() {
       // A pending read ends with the running pass, not with the whole prompt.
-      left = true;
+      leave();
       await steps.return();
       return { done: true, value: result };
     },
     async throw(cause) {
-      left = true;
+      leave();
       await steps.throw(cause);
       return { done: true, value: result };
     },

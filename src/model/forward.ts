@@ -123,6 +123,8 @@ function projectionsOf(scratch: Scratch, weights: ModelWeights): LayerProjection
 }
 
 export interface Hooks {
+  /** Called when the pass has its memory, before anything is recorded. */
+  onReady?(): void;
   /** Called for each row that needs logits, in order. */
   onLogits(chunk: Chunk, row: number, logits: Float32Array): void;
   /** Called instead of `onLogits` with a token that the device sampled. */
@@ -172,7 +174,7 @@ export interface Pass {
 export async function forward(
   { device, config, weights, rope, scratch }: LoadedModel,
   chunks: readonly Chunk[],
-  { onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
+  { onReady, onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {
   const { headDim, normEps, embeddingScale, layerRopes, logitSoftcap } = config;
   const attendOptions = (layer: number) => ({
@@ -189,6 +191,7 @@ export async function forward(
   if (check) views.push(check.view);
   const memoryReady = device.ensureMemory?.(views);
   if (memoryReady) await memoryReady;
+  onReady?.();
   if (resume) for (const { chunk, row } of placed) device.writeRows(x, row, resume.rows(chunk));
   else device.embed(weights.embedding, tokenIdsByRow(placed, rows), x, embeddingScale);
   for (const { chunk, row } of placed) {
@@ -244,8 +247,13 @@ export async function forward(
   for (const { chunk } of placed) chunk.sequence.commit(chunk.tokens.length, knownTokens(chunk));
   const needLogits = placed.flatMap(logitRows);
   const deliveries: (() => Promise<void>)[] = [];
+  /** All reads begin now and are awaited in turn: if the first one fails, the others must not end the process. */
+  const begin = <T>(read: Promise<T>): Promise<T> => {
+    read.catch(() => {});
+    return read;
+  };
   if (check) {
-    const compared = check.read();
+    const compared = begin(check.read());
     deliveries.push(() => compared);
   }
   for (let first = 0; first < needLogits.length; first += scratch.logits.rows) {
@@ -261,13 +269,14 @@ export async function forward(
       chunk.logits === 'last' && chunk.sampling && onToken ? [{ ...chunk.sampling, row: i }] : [],
     );
     const sampled = requests.length > 0 ? device.sampleTokens?.(scratch.logits, requests) : undefined;
+    if (sampled) begin(sampled.ids);
     rows.forEach(({ placed: { chunk }, row }, i) => {
       const request = requests.findIndex(one => one.row === i);
       if (sampled && request >= 0) {
         onHandle?.(chunk, sampled.handles[request]);
         deliveries.push(async () => onToken?.(chunk, (await sampled.ids)[request]));
       } else {
-        const logits = device.readRows(scratch.logits, i);
+        const logits = begin(device.readRows(scratch.logits, i));
         deliveries.push(async () => onLogits(chunk, row, await logits));
       }
     });

@@ -5,7 +5,7 @@ import type { Sequence } from '../cache/sequence.ts';
 import { readTail } from '../cache/tail.ts';
 import type { Exclusive } from '../engine/queue.ts';
 import type { Block, Device } from '../kernel/device.ts';
-import { type SealingRule, tailCapacity } from '../kernel/visibility.ts';
+import type { SealingRule } from '../kernel/visibility.ts';
 import type { Plan } from '../plan/plan.ts';
 import { readSession, type Session, writeSession } from './session-file.ts';
 import { readFrom, type SessionSource, type SessionTarget, writeTo } from './session-io.ts';
@@ -54,7 +54,7 @@ export async function restoreSequence<T>(
 ): Promise<T> {
   const { pageTokens, window, leaf: layout } = plan;
   const expected = {
-    ...{ ...limits, pageTokens, sinkTokens: window.sink, tailTokens: tailCapacity(sealingOf(plan)) },
+    ...{ ...limits, pageTokens, sinkTokens: window.sink, recent: window.recent },
     leafBytes: layout.bytes,
     windowBytes: layout.windowPage?.bytes ?? 0,
     windowPages: (leaves: number) => leaves - firstVisiblePage(layout, leaves, pageTokens),

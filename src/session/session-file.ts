@@ -12,6 +12,7 @@
  * so a leaf of another conversation, model or place in the file is refused.
  */
 
+import { tailCapacity } from '../kernel/visibility.ts';
 import { childKey, type LeafKey, leafKeys, rootKey } from '../store/leaf-key.ts';
 import {
   type CacheRecord,
@@ -104,7 +105,7 @@ export async function readSession(
     leaf: expected.leafBytes,
     window: expected.windowBytes,
     sinks: expected.sinkBytes,
-    tail: expected.tailBytes(expected.tailTokens),
+    tail: expected.tailBytes(tailCapacity(expected)),
     hmac: SIGNATURE_BYTES,
   };
   const records = readRecords(source, { name, maxBytes: kind => maxBytes[kind] });

@@ -9,6 +9,7 @@
  * ASCII text, since error messages show them. Only `extra` is returned as it is, for the caller to check.
  */
 
+import { type SealingRule, sealedPagesAt } from '../kernel/visibility.ts';
 import type { CacheIdentity } from '../store/leaf-key.ts';
 import type { Check } from '../store/record.ts';
 import { assert, CapacityError, type OptionNames, UnsupportedError } from '../util/errors.ts';
@@ -33,12 +34,9 @@ export interface SessionManifest {
 }
 
 /** What a reader accepts. */
-export interface ManifestLimits {
+export interface ManifestLimits extends SealingRule {
   identity: SessionIdentity;
-  pageTokens: number;
   sinkTokens: number;
-  /** Capacity of the tail, in tokens. */
-  tailTokens: number;
   /** The context: maximum number of tokens. */
   maxTokens: number;
   /** Number of token ids. */
@@ -107,9 +105,10 @@ export function decodeManifest(payload: Uint8Array, limits: ManifestLimits, chec
         `model with a larger ${option('context')}.`,
     );
   check(Number.isSafeInteger(leafCount) && (leafCount as number) >= 0, 'its number of leaves is invalid');
-  const tail = count - (leafCount as number) * limits.pageTokens;
+  // A page is sealed with the first token that reads it from codes, or before.
+  const leafCounts = [count, count - 1].map(tokens => sealedPagesAt(tokens, limits));
   check(
-    tail >= 0 && tail <= limits.tailTokens,
+    leafCounts.includes(leafCount as number),
     `${formatCount(count)} tokens do not have ${formatCount(leafCount as number)} leaves`,
   );
   const tokens = new Int32Array(count);

@@ -22,7 +22,7 @@ export const identity: SessionIdentity = {
 };
 
 export const expected: ExpectedSession = {
-  ...{ identity, pageTokens: 4, sinkTokens: 2, tailTokens: 6, maxTokens: 100, vocab: 1000 },
+  ...{ identity, pageTokens: 4, sinkTokens: 2, recent: 2, maxTokens: 100, vocab: 1000 },
   ...{ leafBytes: 32, sinkBytes: 16 },
   tailBytes: tokens => 8 * tokens,
   windowBytes: 0,

@@ -11,7 +11,7 @@
 import { platform } from '../platform/node.ts';
 import { InputError } from '../util/errors.ts';
 import { MAX_READS } from './disk-segment.ts';
-import { type FileSystem, type Lock, writeFully } from './file-system.ts';
+import { type FileSystem, type Lock, type OpenFile, writeFully } from './file-system.ts';
 
 const HEARTBEAT_MS = 5_000;
 const STALE_MS = 30_000;
@@ -42,16 +42,16 @@ export async function acquireLock(fs: FileSystem, folder: string): Promise<Lock>
       );
     const own = `${path}.${holder.id}`;
     const file = await fs.create(own);
-    await fs.rename(own, path);
+    await orClose(file, () => fs.rename(own, path));
     return file;
   });
-  await writeFully(file, [content()], 0);
-  if ((await readHolder(fs, path))?.id !== holder.id) {
-    await file.close();
-    throw new InputError(
-      `${folder} was taken by another process at the same moment. Use another folder, or try again.`,
-    );
-  }
+  await orClose(file, async () => {
+    await writeFully(file, [content()], 0);
+    if ((await readHolder(fs, path))?.id !== holder.id)
+      throw new InputError(
+        `${folder} was taken by another process at the same moment. Use another folder, or try again.`,
+      );
+  });
   const timer = setInterval(() => writeFully(file, [content()], 0).catch(() => {}), HEARTBEAT_MS);
   timer.unref?.();
   return {
@@ -62,6 +62,15 @@ export async function acquireLock(fs: FileSystem, folder: string): Promise<Lock>
       if (current?.id === holder.id) await fs.remove(path).catch(() => {});
     },
   };
+}
+
+async function orClose(file: OpenFile, work: () => Promise<void>): Promise<void> {
+  try {
+    await work();
+  } catch (error) {
+    await file.close().catch(() => {});
+    throw error;
+  }
 }
 
 /** Undefined if the file cannot be understood: its process died before it was written. */

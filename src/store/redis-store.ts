@@ -67,18 +67,18 @@ export async function openRedisStore(options: RedisStoreOptions): Promise<LeafSt
   /** Runs a round of commands; undefined if the server cannot be reached or takes too long. */
   const attempt = async <T>(run: (redis: RedisConnection) => Promise<T>): Promise<T | undefined> => {
     if (isClosed || !breaker.allows()) return undefined;
+    connecting ??= connectRedis(module, { urls, cluster, timeoutMs, tls: options.tls, onError: noteError });
+    const used = connecting;
     try {
-      connecting ??= connectRedis(module, { urls, cluster, timeoutMs, tls: options.tls, onError: noteError });
-      const result = await run(await connecting);
+      const result = await run(await used);
       breaker.noteSuccess();
       return result;
     } catch (error) {
       breaker.noteFailure();
       noteError(error as Error);
       // A cluster whose nodes were not found, or a connection that hangs, is opened again.
-      const failed = connecting;
-      connecting = undefined;
-      failed?.then(redis => redis.destroy()).catch(() => {});
+      if (connecting === used) connecting = undefined;
+      used.then(redis => redis.destroy()).catch(() => {});
       return undefined;
     }
   };

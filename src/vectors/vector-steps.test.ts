@@ -22,26 +22,33 @@ it('a step that finds no memory on the device leaves its sequences as they were'
   };
   const states = [open(), open()];
   const [used, { createBlock }] = [pool.used, device];
+  const runAll = (count: number) =>
+    runner.runLayer(
+      0,
+      states.map(state => rowsOf(state, count)),
+    );
+  const expectUnchanged = () => {
+    for (const { sequence, step } of states)
+      expect([sequence.length, sequence.isPlanned, step]).toEqual([0, false, undefined]);
+    expect(pool.used).toBe(used);
+  };
+  // As a GPU, which allocates what was planned later.
+  device.ensureMemory = async () => {
+    throw new CapacityError('no memory');
+  };
+  await expect(runAll(20)).rejects.toThrow(CapacityError);
+  expectUnchanged();
+  device.ensureMemory = undefined;
   let left = 4;
   device.createBlock = (...block) => {
     if (left-- === 0) throw new CapacityError('no memory');
     return createBlock.apply(device, block);
   };
-  await expect(
-    runner.runLayer(
-      0,
-      states.map(state => rowsOf(state, 20)),
-    ),
-  ).rejects.toThrow(CapacityError);
+  await expect(runAll(20)).rejects.toThrow(CapacityError);
   expect(left).toBe(-1);
   device.createBlock = createBlock;
-  for (const { sequence, step } of states)
-    expect([sequence.length, sequence.isPlanned, step]).toEqual([0, false, undefined]);
-  expect(pool.used).toBe(used);
-  const outputs = await runner.runLayer(
-    0,
-    states.map(state => rowsOf(state, 40)),
-  );
+  expectUnchanged();
+  const outputs = await runAll(40);
   expect(outputs[0]).toEqual(outputs[1]);
   expect(outputs[0]).toEqual((await runner.runLayer(0, [rowsOf(open(), 40)]))[0]);
   await device.dispose();

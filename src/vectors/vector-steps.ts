@@ -69,8 +69,13 @@ export function createStepRunner(device: Device, pool: Pool, plan: Plan, heads: 
 
   return {
     async runLayer(layer, rows) {
-      beginOrContinue(pool, layer, rows);
-      await device.ensureMemory?.(rows.map(({ state }) => state.sequence.view));
+      const beginning = beginOrContinue(pool, layer, rows);
+      try {
+        await device.ensureMemory?.(rows.map(({ state }) => state.sequence.view));
+      } catch (error) {
+        abandon(beginning);
+        throw error;
+      }
       const outputs = rows.map(({ queries }) => new Float32Array(queries?.length ?? 0));
       const partOf = new Map(rows.map((part, i) => [part.state.sequence.view, { ...part, output: outputs[i] }]));
       const attends = rows[0].queries !== undefined;
@@ -120,8 +125,8 @@ export function createStepRunner(device: Device, pool: Pool, plan: Plan, heads: 
   };
 }
 
-/** Begins a step of these sequences, or checks that `layer` is the next one of it. */
-function beginOrContinue(pool: Pool, layer: number, rows: readonly LayerRows[]): void {
+/** Begins a step of these sequences, or checks that `layer` is the next one of it. Returns those that begin. */
+function beginOrContinue(pool: Pool, layer: number, rows: readonly LayerRows[]): readonly LayerRows[] {
   if (new Set(rows.map(({ state }) => state)).size < rows.length)
     throw new InputError('A step has a sequence twice. Give each sequence once, with all of its rows.');
   for (const { state, count } of rows) {
@@ -143,12 +148,17 @@ function beginOrContinue(pool: Pool, layer: number, rows: readonly LayerRows[]):
     for (const { state, count } of beginning)
       state.step = { nextLayer: 0, count, runs: planRows(state.sequence, count) };
   } catch (error) {
-    // The device has less memory than the cache may use: none of them has begun. Cropping drops what was planned.
-    for (const { state } of beginning) {
-      state.step = undefined;
-      state.sequence.crop(state.sequence.length);
-    }
+    abandon(beginning);
     throw error;
+  }
+  return beginning;
+}
+
+/** The device has less memory than the cache may use: none of them has begun. Cropping drops what was planned. */
+function abandon(beginning: readonly LayerRows[]): void {
+  for (const { state } of beginning) {
+    state.step = undefined;
+    state.sequence.crop(state.sequence.length);
   }
 }
 

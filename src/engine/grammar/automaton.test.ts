@@ -114,6 +114,30 @@ describe('work per token', () => {
   });
 });
 
+it('keeps a limited number of states, whatever answers follow a grammar', () => {
+  const string = { type: 'string', maxLength: 600 };
+  const properties = { a: string, b: string, c: string };
+  const automaton = createAutomaton(
+    schemaGrammar({ type: 'object', properties, required: ['a', 'b', 'c'] }),
+    vocabulary,
+  );
+  const reachable = () => {
+    const seen = new Set([automaton.start]);
+    for (const state of seen) for (const next of state.next) if (next) seen.add(next);
+    return seen.size;
+  };
+  for (let answer = 0; answer < 20; answer++) {
+    const [a, b, c] = [1, 2, 3].map(i => 'x'.repeat(200 + ((answer * i * 97) % 400)));
+    let state = automaton.start;
+    for (const id of tokenizer.encode(JSON.stringify({ a, b, c }))) {
+      automaton.mask(state);
+      for (const symbol of Array.from(vocabulary.symbolsOf(id))) state = automaton.next(state, symbol)!;
+    }
+  }
+  // Those that are kept, and as many of the generation before.
+  expect(reachable()).toBeLessThan(2100);
+});
+
 describe('a grammar that was refused', () => {
   it('is refused again without work, before a prompt is read', () => {
     const constraints = createConstraints(tokenizer);

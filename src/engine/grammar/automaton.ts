@@ -29,6 +29,8 @@ export interface State {
   readonly isEnd: boolean;
   /** By symbol; undefined: not computed yet; null: not allowed. */
   readonly next: (State | null | undefined)[];
+  /** How often all states had been dropped when `next` was computed. */
+  generation: number;
   readonly shape: string;
 }
 
@@ -82,6 +84,7 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
   // Never reused: states that are still in use may have old ones.
   let frameCount = 0;
   let shapeCount = 0;
+  let generation = 0;
 
   const frameFor = (node: Node, times: number, parent?: Frame): Frame => {
     const key = `${node.id}.${times}.${parent?.id ?? ''}`;
@@ -146,18 +149,24 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
       frames.clear();
       shapes.clear();
       masks.clear();
+      generation++;
     }
     const places = entries.map(([, place]) => place);
     const shape = `${isEnd}:${places
       .map(({ node, frame }) => `${node.id}.${frame?.shape ?? ''}`)
       .sort()
       .join()}`;
-    const state = { places, isEnd, shape, next: new Array<State | null | undefined>(vocabulary.symbols) };
+    const state = { places, isEnd, shape, generation, next: new Array<State | null | undefined>(vocabulary.symbols) };
     states.set(key, state);
     return state;
   };
 
   const next = (state: State, symbol: number): State | undefined => {
+    // States that are still in use would keep all others that were dropped, and those the next ones.
+    if (state.generation !== generation) {
+      state.next.fill(undefined);
+      state.generation = generation;
+    }
     const known = state.next[symbol];
     if (known !== undefined) return known ?? undefined;
     const places: Place[] = [];

@@ -140,7 +140,7 @@ export class Pool {
     const parts = this.buffers.map((buffer, i) =>
       this.strides[i] > 0 ? this.gpu.read(buffer, slot * this.strides[i], this.strides[i]) : new ArrayBuffer(0),
     );
-    for (const [i, part] of parts.entries()) out.set(new Uint8Array(await part), this.partOffsets[i]);
+    for (const [i, part] of (await Promise.all(parts)).entries()) out.set(new Uint8Array(part), this.partOffsets[i]);
     return out;
   }
 

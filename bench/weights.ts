@@ -29,6 +29,7 @@ const DENSE: TinyOptions = {
   kvHeads: 2,
   ffn: 8960,
   vocab: 4096,
+  randomValues: 2 ** 16,
   context: 2048,
   tied: false,
 };

@@ -1,5 +1,5 @@
 /** Tiny random models of every supported architecture, as specs for the GGUF writer. */
-import { type WeightType, weightFormats } from '../../src/kernel/weights/types.ts';
+import { type WeightType, weightBytes, weightFormats } from '../../src/kernel/weights/types.ts';
 import { type Architecture, architectures, type Traits } from '../../src/model/architectures.ts';
 import { arrayOf, type GgufSpec, type Metadata, type WriterTensor } from './gguf-writer.ts';
 import { quantize, randomWeights } from './quantize.ts';
@@ -11,6 +11,8 @@ export interface TinyOptions {
   type?: WeightType;
   /** Types of single tensors, by name; undefined for `type`. */
   typeOf?: (tensor: string) => WeightType | undefined;
+  /** Matrices repeat so many random values, which makes large models in seconds. Whole superblocks. Default: all are random. */
+  randomValues?: number;
   layers?: number;
   width?: number;
   heads?: number;
@@ -65,7 +67,10 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   const tensor = (name: string, usualType: WeightType, shape: readonly number[], size: number, mean = 0) => {
     const values = shape.reduce((a, b) => a * b);
     const type = options.typeOf?.(name) ?? usualType;
-    tensors.push({ name, type, shape, data: randomWeights(type, values, size, random, mean) });
+    const few = randomWeights(type, Math.min(values, options.randomValues ?? values), size, random, mean);
+    const data = new Uint8Array(weightBytes(type, values));
+    for (let at = 0; at < data.length; at += few.length) data.set(few.subarray(0, data.length - at), at);
+    tensors.push({ name, type, shape, data });
   };
   const matrix = (name: string, inputs: number, outputs: number, gain = 1) =>
     tensor(name, type, [inputs, outputs], gain / Math.sqrt(inputs));

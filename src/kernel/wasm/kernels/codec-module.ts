@@ -14,6 +14,13 @@ import {
   type ThreadScratch,
   transformQueries,
 } from './attend.ts';
+import {
+  attendPagesInt8Tiles,
+  fitsInt8Tiles,
+  hasInt8Keys,
+  hasInt8Values,
+  int8TileScratch,
+} from './attend-int8-tiles.ts';
 import { attendPagesTiled, fitsTiles, tiledScratch } from './attend-tiled.ts';
 import { columnSumScratch } from './column-sums.ts';
 import { type CodecTables, dequantizePage } from './dequantize-page.ts';
@@ -46,7 +53,7 @@ function scratchLayout(shape: AttentionShape, keys: PageLayout, values: PageLayo
     keyTile: 4 * pageTokens * maxDim,
     valueTile: 4 * pageTokens * maxDim,
     relativeQueries: 16 * Math.ceil(relativeQueries / 16),
-    multiRow: tiledScratch(shape, keys.codedDim, values.codedDim),
+    multiRow: Math.max(tiledScratch(shape, keys.codedDim, values.codedDim), int8TileScratch(shape)),
   });
   // In transformQuery: the scaled queries, then one or all of them after the transform.
   const transformed = 4 * group * headDim;
@@ -114,7 +121,9 @@ export function codecModule(
   const multiRowName = name('attendPagesMultiRow');
   const attendMultiRow = allFloats
     ? attendPagesTiled(multiRowName, shape, floatKeys, floatValues, threadScratch, offsets.multiRow)
-    : attendPages(multiRowName, shape, multiRowKeys, multiRowValues, threadScratch);
+    : fitsInt8Tiles(shape) && hasInt8Keys(multiRowKeys) && hasInt8Values(multiRowValues)
+      ? attendPagesInt8Tiles(multiRowName, shape, multiRowKeys, multiRowValues, threadScratch, offsets.multiRow)
+      : attendPages(multiRowName, shape, multiRowKeys, multiRowValues, threadScratch);
   const { layout, tables } = values;
   const transformQuery = transformQueries(name('transformQuery'), shape, keyEmitter, threadScratch);
   const attend = attendPages(name('attendPages'), shape, keyEmitter, valueEmitter, threadScratch, {

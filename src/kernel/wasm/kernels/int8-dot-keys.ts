@@ -33,11 +33,15 @@ import {
   roundToI32,
   swizzle,
   TINY,
+  transpose4x4,
 } from '../ops.ts';
-import type { AttentionShape, KeyEmitter } from './attend.ts';
+import type { AttentionShape, KeyEmitter, PageArgs } from './attend.ts';
+import type { Int8Keys } from './attend-int8-tiles.ts';
 import { type CodeRows, codeRows, rowAddresses, rowCodes } from './code-rows.ts';
 import { quantizeLevels } from './column-sums.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
+import { blockBytes, FACTOR_BYTES, quadOffset } from './int8-tiles.ts';
+import type { LevelsEncoding } from './level-values.ts';
 import { addMeanScores } from './page-means.ts';
 import { prefetcher } from './prefetch.ts';
 import { applyMatrix } from './transform.ts';
@@ -64,7 +68,10 @@ export function int8DotKeys(
   const floatBytes = 4 * group * headDim;
   const floatsOffset = levels ? int8QueryBytes(shape) : 0;
   const keepsFloats = !levels || layout.meansOffset !== undefined;
+  const addMeans = (k: Kernel, args: PageArgs, query: I32, scores: I32) =>
+    addMeanScores(k, layout, shape, args, i32.add(query, floatsOffset), scores);
   return {
+    ...(levels && { int8: levelTiles(layout, encoding, shape, rows, integers, addMeans) }),
     queryBytes: floatsOffset + (keepsFloats ? floatBytes : 0),
     transformQuery(k, queries, _head, out) {
       const to = k.i32(out);
@@ -101,9 +108,67 @@ export function int8DotKeys(
           k.increment(ranges, 4 * headDim);
         });
       }
-      addMeanScores(k, layout, shape, args, i32.add(query, floatsOffset), scores);
+      addMeans(k, args, query, scores);
     },
   };
+}
+
+/** For many rows (int8-tiles.ts): the integers of a page, and queries as `quantizeQuery` writes them. */
+function levelTiles(
+  layout: PageLayout,
+  { norms }: LevelsEncoding,
+  shape: AttentionShape,
+  rows: CodeRows,
+  integers: CodeIntegers,
+  addMeanScores: Int8Keys['int8']['addMeanScores'],
+): Int8Keys['int8'] {
+  const { headDim, group, pageTokens } = shape;
+  return {
+    pack(k, page, tile, normsTo) {
+      const block = k.i32(blockAddress(layout, page));
+      const loadNorms = normLoader(norms, block);
+      const addresses = rowAddresses(k, rows, block, 0);
+      const to = k.i32();
+      k.for(0, pageTokens, 4, token => {
+        k.do(v128.store(index(normsTo, 4, token), loadNorms(token)));
+        const half = i32.mul(i32.and(i32.shrU(token, 2), 1), quadOffset(4));
+        k.set(to, i32.add(index(tile, blockBytes(headDim), i32.shrU(token, 3)), half));
+        const tokens = [0, 1, 2, 3].map(r =>
+          readIntegers(k, shape, rows, addresses, r, [0, headDim / 16], integers).map(vector => k.v128(vector)),
+        );
+        for (let v = 0; v < headDim / 16; v++) {
+          const quads = transpose4x4(
+            k,
+            tokens.map(vectors => vectors[v]),
+          );
+          for (const [n, quad] of quads.entries()) k.do(v128.store(to, quad, 128 * v + 32 * n));
+        }
+        for (const [p, address] of addresses.entries()) k.increment(address, rows[p].blockBytes);
+      });
+    },
+    copyQueries(k, query, queries, factors) {
+      const from = k.i32(query);
+      for (let i = 0; i < group * headDim; i += 16) k.do(v128.store(queries, v128.load(from, i), i));
+      for (let g = 0; g < group; g++)
+        for (const part of [0, 4])
+          k.do(f32.store(factors, f32.load(from, scaleOffset(shape, g) + part), FACTOR_BYTES * g + part));
+    },
+    addMeanScores,
+  };
+}
+
+/** The integers of token `r` of the four at the addresses. */
+function readIntegers(
+  k: Kernel,
+  { relaxed }: AttentionShape,
+  rows: CodeRows,
+  addresses: readonly Local<'i32'>[],
+  r: number,
+  vectors: readonly [number, number],
+  { table, twosComplement }: CodeIntegers,
+): V128[] {
+  const codes = rowCodes(k, rows, addresses, r, vectors, twosComplement);
+  return table ? codes.map(code => swizzle(relaxed)(i8x16.const(...table), code)) : codes;
 }
 
 /** The integers that codes are read as: 0 to `max`, where max / 2 stands for zero, in units of `step`. */

@@ -1,6 +1,7 @@
 /**
- * What does attention on packed pages cost per codec? Nanoseconds per cached token and KV head at one depth, for a single
- * query row over all layers, like decoding. Validates first against the js device on the same data.
+ * What does attention on packed pages cost per codec? Nanoseconds per cached token, row and KV head at one depth, over all
+ * layers: for one query row, as in decoding, or for `--rows` at once, as in prompts. Validates first against the js device
+ * on the same data.
  *
  * Codecs take turns and the best of many rounds counts, so that other load on the machine affects all equally.
  */
@@ -27,26 +28,30 @@ interface Options {
   kv: string;
   depths: string;
   threads: string;
+  rows?: string;
   json: boolean;
 }
 
 interface Cache {
   spec: string;
   sequence: Sequence;
+  /** Rows that attend at once. */
+  rows: number;
   q: Tensor;
   out: Tensor;
 }
 
 export async function benchAttention(options: Options): Promise<void> {
   const depth = Math.max(...options.depths.split(',').map(Number));
+  const count = Number(options.rows ?? 1);
   const rows = options.kv.split(',').map(spec => ({ spec }) as { spec: string } & Record<string, number | string>);
   const counts = [...new Set([1, Number(options.threads)])];
   for (const threads of counts) {
     const device = await createWasmDevice({ ...SHAPE, threads });
     const caches: Cache[] = [];
     for (const { spec } of rows) {
-      await validate(device, spec);
-      caches.push(await fill(device, spec, depth, SHAPE.layers));
+      await validate(device, spec, count);
+      caches.push(await fill(device, spec, depth, SHAPE.layers, count));
     }
     const best = caches.map(() => Number.POSITIVE_INFINITY);
     for (let round = 0; round < ROUNDS; round++) {
@@ -57,7 +62,7 @@ export async function benchAttention(options: Options): Promise<void> {
       });
     }
     rows.forEach((row, i) => {
-      row[threads] = (best[i] * 1e6) / (depth * SHAPE.layers * SHAPE.kvHeads);
+      row[threads] = (best[i] * 1e6) / (depth * count * SHAPE.layers * SHAPE.kvHeads);
     });
     await device.dispose();
   }
@@ -68,13 +73,13 @@ export async function benchAttention(options: Options): Promise<void> {
     ...counts.flatMap(n => [Number(row[n]).toFixed(1), (Number(rows[0][n]) / Number(row[n])).toFixed(2)]),
   ]);
   console.log(
-    `Attention at ${depth} tokens: nanoseconds per token and KV head of ${SHAPE.heads / SHAPE.kvHeads} queries.`,
+    `Attention of ${count} rows at ${depth} tokens: nanoseconds per token, row and KV head of ${SHAPE.heads / SHAPE.kvHeads} queries.`,
   );
   console.log(formatTable(header, lines));
 }
 
 /** A cache of `depth` tokens: one page of random data, repeated. */
-async function fill(device: Device, spec: string, depth: number, layers: number): Promise<Cache> {
+async function fill(device: Device, spec: string, depth: number, layers: number, rows: number): Promise<Cache> {
   const { kvHeads, headDim, heads, pageTokens } = SHAPE;
   const plan = benchPlan(spec, { ...SHAPE, layers, ropeFrequencies: createRopeFrequencies(SHAPE.headDim) });
   const { sink, recent } = plan.window;
@@ -83,10 +88,11 @@ async function fill(device: Device, spec: string, depth: number, layers: number)
     shape: { headDim, kvHeads, pageTokens, sinks: sink },
     leaf: plan.leaf,
     recent,
-    context: depth + pageTokens,
+    context: depth + pageTokens + rows,
   });
   const random = createRandom(7);
-  const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.createTensor(pageTokens, n * headDim));
+  const [k, v] = [kvHeads, kvHeads].map(n => device.createTensor(pageTokens, n * headDim));
+  const [q, out] = [heads, heads].map(n => device.createTensor(layers - 1 + rows, n * headDim));
   for (const tensor of [k, v, q]) device.writeRows(tensor, 0, normals(random, tensor.rows * tensor.cols));
   sequence.plan(pageTokens);
   await device.ensureMemory?.([sequence.view]);
@@ -100,23 +106,23 @@ async function fill(device: Device, spec: string, depth: number, layers: number)
   const sealed = await device.readBlock(leaves[0]);
   for (const leaf of leaves.slice(1)) device.writeBlock(leaf, sealed);
   sequence.commit(depth - pageTokens);
-  // A row attends to itself, too: the tail needs a block for it.
-  sequence.plan(1);
+  // Rows attend to themselves, too: the tail needs blocks for them.
+  sequence.plan(rows);
   await device.ensureMemory?.([sequence.view]);
-  return { spec, sequence, q, out };
+  return { spec, sequence, rows, q, out };
 }
 
-function attend(device: Device, { sequence, q, out }: Cache, layer: number): void {
+function attend(device: Device, { sequence, rows, q, out }: Cache, layer: number): void {
   const { view, length } = sequence;
-  const run = { view, row: layer, count: 1, position: length, sealedPages: view.leaves.length };
+  const run = { view, row: layer, count: rows, position: length, sealedPages: view.leaves.length };
   device.attend(layer, q, out, [run], { scale: 1 / Math.sqrt(SHAPE.headDim) });
 }
 
-async function validate(device: Device, spec: string): Promise<void> {
+async function validate(device: Device, spec: string, rows: number): Promise<void> {
   const rowOf = async (d: Device) => {
-    const cache = await fill(d, spec, 5 * SHAPE.pageTokens, 1);
+    const cache = await fill(d, spec, 5 * SHAPE.pageTokens, 1, rows);
     attend(d, cache, 0);
-    const row = await d.readRows(cache.out, 0);
+    const row = await d.readRows(cache.out, rows - 1);
     cache.sequence.dispose();
     return row;
   };

@@ -7,11 +7,12 @@ import {
   type Conversation,
   type Message,
   newConversation,
+  turnsOf,
   withMessages,
 } from '../../web/src/state/conversation.ts';
 import { searchConversations } from '../../web/src/state/search.ts';
 import { fileNameOf, fromJson, toJson, toMarkdown } from '../../web/src/state/transfer.ts';
-import { switchVersion, versionsAfter } from '../../web/src/state/versions.ts';
+import { switchVersion, versionsAfter, withAnswer } from '../../web/src/state/versions.ts';
 import { actionOf, SHORTCUTS } from '../../web/src/ui/shortcuts.tsx';
 
 const user = (text: string, more?: Partial<Message>): Message => ({ id: `q ${text}`, role: 'user', text, ...more });
@@ -59,6 +60,15 @@ describe('versions of a message', () => {
     expect(texts(answerAgain(again, 1, '2')[1].versions!.before.flat())).toBe('1');
   });
 
+  it('are those of a message without text that has a document, or that others follow', () => {
+    const document = user('', { attachments: [{ id: 'd', name: 'a.txt', text: 'A' }] });
+    const onDocument = [document, assistant('1'), user('b'), assistant('2')];
+    expect(versionsAfter(onDocument, document)!.before).toEqual([onDocument]);
+    expect(versionsAfter([document], document)!.before).toEqual([[document]]);
+    const stopped = assistant('');
+    expect(versionsAfter([asked, stopped, user('b'), assistant('2')], stopped)!.before.map(texts)).toEqual([' b 2']);
+  });
+
   it('are all there, and in order, after any steps', () => {
     const step = fc.record({ at: fc.nat(3), action: fc.constantFrom<'again' | 1 | -1>('again', 1, -1) });
     fc.assert(
@@ -79,6 +89,58 @@ describe('versions of a message', () => {
         expect(all(messages).sort()).toEqual(expected.sort());
       }),
     );
+  });
+});
+
+describe('an answer that is complete', () => {
+  const question = user('b');
+  const answered = [user('a'), assistant('1'), question];
+  const partial = assistant('2', { error: 'cut' });
+  const complete: Message = { ...partial, text: '2, and 3', error: undefined };
+  const put = (messages: readonly Message[], answer = complete) => withAnswer(messages, answer, question.id);
+
+  it('follows its question', () => {
+    expect(texts(put(answered))).toBe('a 1 b 2, and 3');
+    expect(texts(put([user('c')]))).toBe('c');
+  });
+
+  it('replaces what was there of it, and nothing else', () => {
+    const versions = { before: [[assistant('0')]], after: [] };
+    const messages = put([...answered, { ...partial, versions }, user('c')]);
+    expect(texts(messages)).toBe('a 1 b 2, and 3 c');
+    expect(messages[3]).toEqual({ ...complete, versions });
+    const again = put([...answered, assistant('4', { versions: { before: [[partial, user('c')]], after: [] } })]);
+    expect(again[3].versions).toEqual({ before: [[complete, user('c')]], after: [] });
+  });
+
+  it('is an older version of another answer there', () => {
+    const own = { before: [[assistant('0')]], after: [] };
+    const messages = put([...answered, assistant('4'), user('c')], { ...complete, versions: own });
+    expect(texts(messages)).toBe('a 1 b 4 c');
+    expect(messages[3].versions!.before.map(texts)).toEqual(['0', '2, and 3']);
+  });
+
+  it('is in the version that has its question', () => {
+    const again = [answered[0], assistant('5', { versions: versionsAfter(answered, answered[1]) })];
+    const messages = put(again);
+    expect(texts(messages)).toBe('a 5');
+    expect(texts(switchVersion(messages, messages[1], -1))).toBe('a 1 b 2, and 3');
+  });
+});
+
+describe('what the model reads', () => {
+  const read = (...messages: Message[]) => turnsOf(messages, {}).map(({ role, content }) => `${role}: ${content}`);
+
+  it('has no two questions in a row, where an answer failed or was stopped', () => {
+    expect(read(user('a'), assistant(''), user('b'), assistant('1'), user('c'))).toEqual([
+      ...['user: a\n\nb', 'assistant: 1', 'user: c'],
+    ]);
+    const begun = assistant('So', { reasoning: 'hm' });
+    expect(turnsOf([user('a')], { system: ' Be brief. ', begun })).toEqual([
+      { role: 'system', content: 'Be brief.' },
+      { role: 'user', content: 'a' },
+      { role: 'assistant', content: 'So', reasoning_content: 'hm' },
+    ]);
   });
 });
 

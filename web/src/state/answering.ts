@@ -3,12 +3,21 @@ import { batch, computed, signal } from '@preact/signals';
 import { type Engine, EngineError } from '../engine/engine.ts';
 import { texts } from '../texts/index.ts';
 import { connection, reconnect } from './connection.ts';
-import { type Conversation, cachedTokens, type Message, newId, turnsOf, type Versions } from './conversation.ts';
+import {
+  type Conversation,
+  cachedTokens,
+  type Message,
+  newId,
+  turnsOf,
+  type Versions,
+  withMessages,
+} from './conversation.ts';
 import { current, findConversation, save } from './conversations.ts';
 import { readUpdated } from './database.ts';
 import { announcement, refuse, showNotice } from './notice.ts';
 import { settings } from './settings.ts';
-import { keepUnfinished, readUnfinished } from './unfinished.ts';
+import { type Growing, keepUnfinished, readUnfinished } from './unfinished.ts';
+import { withAnswer } from './versions.ts';
 
 /** An answer that is being made. */
 export interface Run {
@@ -55,7 +64,7 @@ export interface AnswerOptions {
   onStart?(): void;
 }
 
-/** Runs alone in all tabs; undefined: another one has the lock. */
+/** Runs alone in all tabs. Without `isFree`, another one has the lock. */
 async function withLock(
   conversation: string,
   options: { ifAvailable: boolean },
@@ -66,24 +75,34 @@ async function withLock(
   await navigator.locks.request(`kvasir conversation ${conversation}`, options, lock => work(lock !== null));
 }
 
+/** Changes a conversation as it is shown here, unless another tab answers in it, or has changed it meanwhile. */
+export const changeAlone = ({ id, updated }: Conversation, work: () => Promise<void>): Promise<void> =>
+  withLock(id, { ifAvailable: true }, async isFree => {
+    // What cannot be read is not newer: the conversation goes on, and saving tells why it cannot be saved.
+    const isNewest = isFree && ((await readUpdated(id).catch(() => undefined)) ?? 0) <= updated;
+    if (isNewest) await work();
+    else refuse(texts.messages.otherTab);
+  });
+
 /** Conversations whose answer is about to begin. */
 const starting = new Set<string>();
 
-/** Answers the last message of a conversation. */
-export async function answer(conversation: Conversation, options: AnswerOptions = {}): Promise<void> {
+/** Answers the last of these messages, which become those of the conversation. */
+export async function answer(
+  conversation: Conversation,
+  messages: readonly Message[],
+  options: AnswerOptions = {},
+): Promise<void> {
   const { engine } = connection.value;
   const { id } = conversation;
-  if (!engine || runs.value.has(id) || starting.has(id)) return;
+  if (!engine || messages.length === 0 || runs.value.has(id) || starting.has(id)) return;
   const running = runs.value.size + starting.size;
   if (running >= engine.info.maxAnswers) return refuse(texts.messages.tooMany(running));
   starting.add(id);
   try {
-    await withLock(id, { ifAvailable: true }, async isFree => {
-      // Another tab may just have ended its answer, which this one has not read yet.
-      const isNewest = isFree && ((await readUpdated(id)) ?? 0) <= (findConversation(id)?.updated ?? Infinity);
+    await changeAlone(conversation, () => {
       starting.delete(id);
-      if (isNewest) await answerWith(engine, conversation, options);
-      else refuse(texts.messages.otherTab);
+      return answerWith(engine, withMessages(conversation, messages), options);
     });
   } finally {
     starting.delete(id);
@@ -95,6 +114,7 @@ const SAVE_MS = 1000;
 
 async function answerWith(engine: Engine, conversation: Conversation, { begun, versions, onStart }: AnswerOptions) {
   const { id } = conversation;
+  const question = conversation.messages.at(-1)!.id;
   const abort = new AbortController();
   const started = performance.now();
   let message: Message = begun
@@ -114,9 +134,10 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
   const show = createFrame(() => update({ message, tokens, rate: rate() }));
   // One that takes the place of another is kept before it begins: the other one is among its versions.
   const isWorthKeeping = () => message.text || message.reasoning || message.versions;
-  const keep = () => isWorthKeeping() && keepUnfinished('answers', id, message);
-  const timer = setInterval(keep, SAVE_MS);
   let isLeft = false;
+  const keep = () =>
+    isWorthKeeping() && keepUnfinished('answers', id, { message, question, kept: isLeft ? 0 : Date.now() });
+  const timer = setInterval(keep, SAVE_MS);
   const leave = () => {
     isLeft = true;
     keep();
@@ -189,26 +210,26 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
     // The page may be left before the conversation is saved with it.
     if (isComplete && findConversation(id)) keep();
     // One that broke off because the page is left stays unfinished: it goes on when the page is opened again.
-    if (isComplete || !isLeft) await finish(engine, id, message);
+    if (isComplete || !isLeft) await finish(engine, id, message, question);
     else setRun(id, undefined);
   }
 }
 
 /** Adds an answer to its conversation. The user may look at another one, or have deleted this one. */
-async function finish(engine: Engine, id: string, message: Message): Promise<void> {
+async function finish(engine: Engine, id: string, message: Message, question: string): Promise<void> {
   const isKept = findConversation(id) !== undefined;
   await batch(() => {
     setRun(id, undefined);
-    return isKept && append(id, message);
+    return add(id, message, question);
   });
   keepUnfinished('answers', id, undefined);
   if (isKept && message.error === undefined)
     engine.keep(id).catch(error => showNotice(texts.conversations.cacheNotSaved(error.message)));
 }
 
-function append(conversation: string, message: Message): Promise<void> | undefined {
+function add(conversation: string, message: Message, question: string): Promise<void> | undefined {
   const saved = findConversation(conversation);
-  return saved && save({ ...saved, messages: [...saved.messages, message], updated: Date.now() });
+  return saved && save({ ...saved, messages: withAnswer(saved.messages, message, question), updated: Date.now() });
 }
 
 /** Answers of pages that were left before they were complete become part of their conversations. */
@@ -216,12 +237,24 @@ export async function recoverAnswers(): Promise<void> {
   // Another tab may still be making it: then this one waits.
   for (const id of (await readUnfinished('answers')).keys())
     void withLock(id, { ifAvailable: false }, async () => {
-      const message = (await readUnfinished('answers')).get(id);
+      const { message, question } = (await readLeft(id)) ?? {};
       const isPart = findConversation(id)?.messages.some(saved => saved.id === message?.id);
-      if (message && !isPart) await append(id, message);
+      if (message && question && !isPart) await add(id, message, question);
       keepUnfinished('answers', id, undefined);
     });
 }
+
+/** What is kept of an answer that no tab makes. */
+async function readLeft(conversation: string): Promise<Growing | undefined> {
+  const growing = (await readUnfinished('answers')).get(conversation);
+  // Without locks, it grows as long as it is kept again and again.
+  if (navigator.locks || !growing || Date.now() - growing.kept > LEFT_MS) return growing;
+  await new Promise(resolve => setTimeout(resolve, LEFT_MS));
+  return readLeft(conversation);
+}
+
+/** An answer that was not kept for so long is left. */
+const LEFT_MS = 3 * SAVE_MS;
 
 /** Answers that are shorter have no speed. */
 const MIN_RATE_SECONDS = 0.1;

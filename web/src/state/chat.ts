@@ -3,12 +3,12 @@ import { batch } from '@preact/signals';
 import { deleteAllProfiles } from '../engine/profiles.ts';
 import { deleteAllStored, deleteSession } from '../engine/sessions.ts';
 import { texts } from '../texts/index.ts';
-import { type AnswerOptions, answer, recoverAnswers, run, runs } from './answering.ts';
+import { type AnswerOptions, answer, changeAlone, recoverAnswers, run, runs } from './answering.ts';
 import { before, type Conversation, type Message, newConversation, newId, withMessages } from './conversation.ts';
-import { conversations, current, findConversation, lastOpen, open, save } from './conversations.ts';
+import { conversations, current, findConversation, lastOpen, open, save, takeSaved } from './conversations.ts';
 import { deleteAllConversations, deleteConversation, onOtherTab, readConversations } from './database.ts';
 import { clearDraft, draft, draftIds, loadDrafts } from './drafts.ts';
-import { announcement, refuse, showNotice } from './notice.ts';
+import { announcement, describeStorageError, refuse, showNotice } from './notice.ts';
 import { forgetUnfinished } from './unfinished.ts';
 import { switchVersion, versionsAfter } from './versions.ts';
 
@@ -20,25 +20,33 @@ const findUnsent = (): Conversation | undefined => {
 
 /** Reads what was saved, and opens the conversation that was open last. */
 export async function loadConversations(): Promise<void> {
-  const [saved] = await Promise.all([readConversations(), loadDrafts()]);
-  batch(() => {
-    conversations.value = saved;
-    const id = lastOpen();
-    const last = id === null ? undefined : findConversation(id);
-    const opened = last ?? findUnsent() ?? saved[0];
-    if (opened) open(opened);
-  });
-  await recoverAnswers();
+  try {
+    const [saved] = await Promise.all([readConversations(), loadDrafts()]);
+    batch(() => {
+      takeSaved(saved);
+      const id = lastOpen();
+      const last = id === null ? undefined : findConversation(id);
+      const opened = last ?? findUnsent() ?? saved[0];
+      if (opened) open(opened);
+    });
+    await recoverAnswers();
+  } catch (error) {
+    showNotice(texts.conversations.notRead(describeStorageError(error as Error)));
+  }
 }
 
 /** What another tab has saved or deleted. */
 onOtherTab(async () => {
-  const saved = await readConversations();
+  const saved = await readConversations().catch(() => undefined);
+  // They are read again after the next change.
+  if (!saved) return;
   batch(() => {
-    conversations.value = saved;
+    takeSaved(saved);
     for (const [id, { stop }] of runs.value) if (!findConversation(id)) stop();
     const { id, messages } = current.value;
-    if (messages.length > 0) current.value = findConversation(id) ?? saved[0] ?? newConversation();
+    // A new one is not saved yet, unless another tab has sent its first message.
+    const isNew = messages.length === 0;
+    current.value = findConversation(id) ?? (isNew ? current.value : (conversations.value[0] ?? newConversation()));
   });
 });
 
@@ -54,7 +62,7 @@ export async function remove(id: string): Promise<void> {
   });
   announcement.value = texts.conversations.deleted;
   forgetUnfinished(id);
-  await deleteConversation(id);
+  await deleteConversation(id).catch(error => showNotice(describeStorageError(error)));
   await deleteSession(id);
 }
 
@@ -79,7 +87,7 @@ export async function removeAll(): Promise<void> {
 
 /** Answers in the conversation that is shown, after its messages are changed. */
 const answerAfter = (messages: readonly Message[], options?: AnswerOptions): Promise<void> =>
-  answer(withMessages(current.value, messages), options);
+  answer(current.value, messages, options);
 
 /** Sends what is written. If that is not possible now, it stays where it is. */
 export function send(): Promise<void> {
@@ -109,9 +117,9 @@ export function regenerate(message: Message): Promise<void> {
 }
 
 /** Shows the next (1) or the previous (-1) version of a message, and what followed it. */
-export function showVersion(message: Message, step: 1 | -1): void {
-  const { messages } = current.value;
-  void save(withMessages(current.value, switchVersion(messages, message, step)));
+export function showVersion(message: Message, step: 1 | -1): Promise<void> {
+  const shown = current.value;
+  return changeAlone(shown, () => save(withMessages(shown, switchVersion(shown.messages, message, step))));
 }
 
 export function rename(id: string, title: string): void {

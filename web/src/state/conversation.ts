@@ -86,19 +86,25 @@ export function contentOf({ text, attachments = [] }: Message): string {
   return [...documents, text].filter(Boolean).join('\n\n');
 }
 
-/** What the model reads: messages without text, such as failed answers, are left out. `begun`: an answer that goes on. */
-export const turnsOf = (
-  messages: readonly Message[],
-  { system, begun }: { system?: string; begun?: Message },
-): Turn[] => [
-  ...(system?.trim() ? [{ role: 'system' as const, content: system.trim() }] : []),
-  ...messages
-    .map(message => ({ role: message.role, content: contentOf(message) }))
-    .filter(({ content }) => content.length > 0),
-  ...(begun
-    ? [{ role: begun.role, content: begun.text, ...(begun.reasoning && { reasoning_content: begun.reasoning }) }]
-    : []),
-];
+/**
+ * What the model reads. Messages without text, such as failed answers, are left out; the questions around one become one
+ * turn, because many chat templates refuse two turns of the user in a row. `begun`: an answer that goes on.
+ */
+export function turnsOf(messages: readonly Message[], { system, begun }: { system?: string; begun?: Message }): Turn[] {
+  const turns: Turn[] = system?.trim() ? [{ role: 'system', content: system.trim() }] : [];
+  for (const message of messages) {
+    const content = contentOf(message);
+    const last = turns.at(-1);
+    if (content && message.role === 'user' && last?.role === 'user') last.content += `\n\n${content}`;
+    else if (content) turns.push({ role: message.role, content });
+  }
+  if (begun)
+    turns.push({
+      ...{ role: begun.role, content: begun.text },
+      ...(begun.reasoning && { reasoning_content: begun.reasoning }),
+    });
+  return turns;
+}
 
 /** Why an answer is not complete; undefined if it is. It can go on. */
 export function describeUnfinished({ stats, error }: Message): string | undefined {

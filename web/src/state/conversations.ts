@@ -22,14 +22,32 @@ export function open(conversation: Conversation): void {
   sessionStorage.setItem(OPEN_KEY, conversation.id);
 }
 
+/** Conversations whose last change could not be saved: they are only here. */
+const unsaved = new Set<string>();
+
 /** Shows it in the list at once. Resolves when it is saved, or could not be, which is told. */
-export function save(conversation: Conversation): Promise<void> {
+export async function save(conversation: Conversation): Promise<void> {
+  const { id } = conversation;
   batch(() => {
-    if (current.value.id === conversation.id) open(conversation);
-    const others = conversations.value.filter(({ id }) => id !== conversation.id);
-    conversations.value = [conversation, ...others].sort((a, b) => b.updated - a.updated);
+    if (current.value.id === id) open(conversation);
+    setConversations([conversation, ...conversations.value.filter(other => other.id !== id)]);
   });
-  return writeConversation(conversation).catch(error =>
-    showNotice(texts.conversations.notSaved(describeStorageError(error))),
-  );
+  try {
+    await writeConversation(conversation);
+    unsaved.delete(id);
+  } catch (error) {
+    unsaved.add(id);
+    showNotice(texts.conversations.notSaved(describeStorageError(error as Error)));
+  }
+}
+
+/** Takes what is saved by now, also by other tabs. What could not be saved stays, unless another tab has a newer one. */
+export function takeSaved(saved: readonly Conversation[]): void {
+  const updatedOf = new Map(saved.map(({ id, updated }) => [id, updated]));
+  const kept = conversations.value.filter(({ id, updated }) => unsaved.has(id) && updated > (updatedOf.get(id) ?? 0));
+  setConversations([...kept, ...saved.filter(({ id }) => !kept.some(other => other.id === id))]);
+}
+
+function setConversations(list: Conversation[]): void {
+  conversations.value = list.sort((a, b) => b.updated - a.updated);
 }

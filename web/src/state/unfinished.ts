@@ -4,57 +4,44 @@
  */
 import { texts } from '../texts/index.ts';
 import type { Attachment, Message } from './conversation.ts';
+import { createDatabase } from './indexed-db.ts';
 import { describeStorageError, showNotice } from './notice.ts';
+
+/** An answer that is not complete yet. */
+export interface Growing {
+  message: Message;
+  /** The message that it answers. */
+  question: string;
+  /** Milliseconds since 1970; 0 if its page was left. */
+  kept: number;
+}
 
 interface Unfinished {
   texts: string;
   attachments: readonly Attachment[];
-  answers: Message;
+  answers: Growing;
 }
 
 type Kind = keyof Unfinished;
 
-const NAME = 'kvasir.unfinished';
 const KINDS: readonly Kind[] = ['texts', 'attachments', 'answers'];
 
-let database: IDBDatabase | undefined;
-
-const opened = new Promise<IDBDatabase>((resolve, reject) => {
-  const request = indexedDB.open(NAME, 1);
-  request.onupgradeneeded = () => {
-    for (const kind of KINDS) request.result.createObjectStore(kind);
-  };
-  request.onsuccess = () => {
-    database = request.result;
-    resolve(database);
-  };
-  request.onerror = () => reject(request.error);
+const database = createDatabase('kvasir.unfinished', database => {
+  for (const kind of KINDS) database.createObjectStore(kind);
 });
 
 /** Undefined deletes it. */
 export function keepUnfinished<K extends Kind>(kind: K, conversation: string, value: Unfinished[K] | undefined): void {
-  const write = (database: IDBDatabase) => {
-    const transaction = database.transaction(kind, 'readwrite');
-    const store = transaction.objectStore(kind);
-    if (value === undefined) store.delete(conversation);
-    else store.put(value, conversation);
-    transaction.onabort = () =>
-      showNotice(texts.conversations.unfinishedNotSaved(describeStorageError(transaction.error!)));
-    // All in one turn, and committed at once: of a page that is being left, nothing runs later.
-    transaction.commit();
-  };
-  if (database) write(database);
-  else void opened.then(write);
+  database
+    .run(kind, 'readwrite', store =>
+      value === undefined ? store.delete(conversation) : store.put(value, conversation),
+    )
+    .catch(error => showNotice(texts.conversations.unfinishedNotSaved(describeStorageError(error))));
 }
 
 /** By conversation. */
 export async function readUnfinished<K extends Kind>(kind: K): Promise<Map<string, Unfinished[K]>> {
-  const store = (await opened).transaction(kind).objectStore(kind);
-  const [keys, values] = [store.getAllKeys(), store.getAll()];
-  await new Promise((resolve, reject) => {
-    store.transaction.oncomplete = resolve;
-    store.transaction.onabort = () => reject(store.transaction.error);
-  });
+  const [keys, values] = await database.run(kind, 'readonly', store => [store.getAllKeys(), store.getAll()] as const);
   return new Map(keys.result.map((key, i) => [String(key), values.result[i]]));
 }
 

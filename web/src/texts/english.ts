@@ -73,6 +73,7 @@ export const english = {
     allDeleted: 'All is deleted',
     forked: 'Conversation forked',
     forkTitle: (title: string) => `${title} (fork)`,
+    notRead: (reason: string) => `What is saved could not be read: ${reason}`,
     notSaved: (reason: string) => `The conversation could not be saved: ${reason}`,
     unfinishedNotSaved: (reason: string) => `What is not finished could not be saved: ${reason}`,
     cacheNotSaved: (reason: string) => `The cache could not be saved: ${reason}`,

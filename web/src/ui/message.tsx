@@ -178,7 +178,7 @@ function VersionPicker({ message, isBusy }: Pick<MessageProps, 'message' | 'isBu
         type="button"
         class="icon-button small"
         disabled={isBusy || before.length === 0}
-        onClick={() => showVersion(message, -1)}
+        onClick={() => void showVersion(message, -1)}
         aria-label={texts.messages.previousVersion}
       >
         <PreviousIcon />
@@ -190,7 +190,7 @@ function VersionPicker({ message, isBusy }: Pick<MessageProps, 'message' | 'isBu
         type="button"
         class="icon-button small"
         disabled={isBusy || after.length === 0}
-        onClick={() => showVersion(message, 1)}
+        onClick={() => void showVersion(message, 1)}
         aria-label={texts.messages.nextVersion}
       >
         <NextIcon />

@@ -73,7 +73,8 @@ export interface LoadOptions extends EngineOptions {
   contextMemory?: number;
   /**
    * Max bytes of the KV cache: pages, tails and sinks of all conversations, and the pages that are kept for later prompts.
-   * Default: room for four full contexts, or 1 GiB if that is more, as far as the memory allows.
+   * Default: room for four full contexts, or 1 GiB if that is more, as far as the memory allows. A CPU holds about
+   * 3.4 GiB.
    */
   kvMemory?: number;
   /** Max conversations and requests that run at the same time; others wait. Default: 32, on webgpu 64. */

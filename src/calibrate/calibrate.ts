@@ -11,7 +11,7 @@ import { F16, formatSpec } from '../codec/spec.ts';
 import { type EngineOptions, loadEngine, type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { engineRules } from '../engine/options.ts';
 import { estimateCalibrationSeconds, profileShape } from '../engine/profile.ts';
-import { createPlan, planBytes } from '../plan/plan.ts';
+import { createPlan } from '../plan/plan.ts';
 import { encodeProfile, mergeProfiles, type Profile, type ProfileContent, type TextSource } from '../plan/profile.ts';
 import { findProfile, profilePath, readProfile, writeFileAtomic } from '../plan/profile-store.ts';
 import { isPlainObject } from '../util/describe-value.ts';
@@ -224,7 +224,7 @@ async function measure(
   const plan = createPlan(F16, planShape(file));
   // The f16 activations and log probabilities that probes start from and are compared with.
   const referenceBytes = 4 * (scored * vocab + 2 * scored * layers * (width + 2 * kvHeads * headDim));
-  const cache = { plan, context, extra: referenceBytes + planBytes(plan, context) };
+  const cache = { plan, compared: [plan], context, extra: referenceBytes };
   const engine = await loadEngine(file, cache, { ...engineOptions(options), precise: true });
   try {
     return await probe(engine, {

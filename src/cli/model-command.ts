@@ -64,7 +64,11 @@ export function addModelOptions(command: Command): Command {
       'memory limit for the KV cache of a full context, e.g. 300MB; the plan chooses codecs that fit',
       parseBytes,
     )
-    .option('--kv-memory <size>', 'memory limit for the KV cache of all conversations together, e.g. 2GiB', parseBytes)
+    .option(
+      '--kv-memory <size>',
+      'memory limit for the KV cache of all conversations together, e.g. 2GiB; a CPU holds about 3.4 GiB',
+      parseBytes,
+    )
     .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
     .option(

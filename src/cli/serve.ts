@@ -60,7 +60,7 @@ Every option can be set by the environment variable that is shown with it. Optio
 
 Examples:
   kvasir serve model.gguf
-  kvasir serve model.gguf --quality small --context 32k --kv-memory 4GiB --served-name local,gpt-4o
+  kvasir serve model.gguf --quality small --context 32k --kv-memory 2GiB --served-name local,gpt-4o
   kvasir serve model.gguf --host 0.0.0.0 --api-key "$KEY"
   curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
     -d '{"messages": [{"role": "user", "content": "Who was Kvasir?"}], "stream": true}'`;

@@ -7,7 +7,7 @@ import type { ModelConfig } from '../model/model-config.ts';
 import { createPlan, planBytes } from '../plan/plan.ts';
 import { platform } from '../platform/node.ts';
 import { CapacityError } from '../util/errors.ts';
-import { formatBytes } from '../util/units.ts';
+import { formatBytes, parseBytes } from '../util/units.ts';
 import { type BudgetRequest, checkBudget } from './budget.ts';
 
 const config = {
@@ -75,6 +75,41 @@ describe('the memory budget', () => {
     const budget = checkBudget(request({ extra: 5000, device: { ...wasm, reserve } }), unlimited);
     expect(budget.total).toBe(total + 5000);
     expect(reserved).toEqual([cache + scratch]);
+  });
+
+  it('caches of compared plans are on the device', () => {
+    const reserved: number[] = [];
+    const reserve = (bytes: number) => {
+      reserved.push(bytes);
+      return bytes;
+    };
+    const compared = [plans.tq3, plans.tq2];
+    const { cache } = checkBudget(request({ compared, device: { ...wasm, reserve } }), unlimited);
+    expect(cache).toBe([plans.tq4, ...compared].reduce((sum, plan) => sum + planBytes(plan, 1000), 0));
+    expect(reserved).toEqual([cache + scratch]);
+    const full = { ...wasm, reserve: (bytes: number) => bytes - 1 };
+    expect(messageOf(() => checkBudget(request({ compared, device: full }), unlimited))).toMatch(
+      /1,000 tokens of tq4, tq3, tq2.* Use a smaller context, or compare fewer codecs at a time\.$/,
+    );
+  });
+
+  it.each([
+    ['the device', 3.5 * 2 ** 30, unlimited],
+    ['the memory', unlimited, 3 * 2 ** 30],
+    ['the device, if that has less than the memory', 3.5 * 2 ** 30, 3.9 * 2 ** 30],
+  ])('suggests a size of the shared cache that fits %s', (_, held, limit) => {
+    const device = { ...wasm, reserve: (bytes: number) => Math.min(bytes, held) };
+    const message = messageOf(() => checkBudget(request({ device, kvMemory: 4 * 2 ** 30 }), limit));
+    const [, size] = message.match(/With this model, kvMemory fits up to ([\d.]+ \wiB)\.$/) ?? [];
+    const kvMemory = parseBytes(size);
+    expect(checkBudget(request({ device, kvMemory }), limit).cache).toBe(kvMemory);
+    expect(() => checkBudget(request({ device, kvMemory: kvMemory + 0.011 * 2 ** 30 }), limit)).toThrow(CapacityError);
+  });
+
+  it('suggests no shared cache that is too small', () => {
+    const device = { ...wasm, reserve: () => scratch + 1000 };
+    const ask = () => checkBudget(request({ device, kvMemory: 2 ** 30 }), unlimited);
+    expect(ask).toThrow(/Use a smaller model, or one with fewer bits per weight\.$/);
   });
 
   it('suggests the largest context, in whole pages, that fits', () => {

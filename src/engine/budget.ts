@@ -8,7 +8,7 @@ import type { TensorInfo } from '../model/gguf.ts';
 import type { ModelConfig } from '../model/model-config.ts';
 import { createPlan, fixedBytes, maxPagesIn, type Plan, planBytes } from '../plan/plan.ts';
 import { CapacityError, type OptionNames } from '../util/errors.ts';
-import { formatBytes, formatCount } from '../util/units.ts';
+import { formatBytes, formatBytesDown, formatCount } from '../util/units.ts';
 
 export interface BudgetRequest {
   config: ModelConfig;
@@ -18,6 +18,8 @@ export interface BudgetRequest {
   context: number;
   /** Max bytes of a cache that sequences share; `auto`: chosen here. Default: one sequence of `context` tokens. */
   kvMemory?: number | 'auto';
+  /** Plans that are compared with it: the device holds a cache of each at the same time. */
+  compared?: readonly Plan[];
   /** Rows of the scratch tensors. */
   rows: number;
   /** Further bytes in main memory, such as stored logits. */
@@ -28,16 +30,17 @@ export interface BudgetRequest {
 
 export interface Budget {
   weights: number;
-  /** The cache: one sequence of `context` tokens, or `kvMemory`. */
+  /** The caches: one sequence of `context` tokens for each plan, or `kvMemory`. */
   cache: number;
   scratch: number;
   total: number;
 }
 
 function budgetOf(request: BudgetRequest): Budget {
-  const { config, rows, extra = 0, guard = 0, kvMemory, plan, context } = request;
+  const { config, rows, extra = 0, guard = 0, kvMemory, plan, compared = [] } = request;
   const weights = weightBytes(request);
-  const cache = typeof kvMemory === 'number' ? kvMemory : planBytes(plan, context) + passBytes(plan, rows);
+  const caches = [plan, ...compared].reduce((sum, one) => sum + cacheBytes(one, request), 0);
+  const cache = typeof kvMemory === 'number' ? kvMemory : caches;
   const scratch = scratchBytes(config, rows) + guard + extra;
   return { weights, cache, scratch, total: weights + cache + scratch };
 }
@@ -51,38 +54,44 @@ const AUTO_BYTES = 2 ** 30;
  * message says what would fit. An automatic cache takes what is left, at least one full context.
  */
 export function checkBudget(request: BudgetRequest, limit: number): Budget {
-  const { device, context, plan, extra = 0 } = request;
+  const { device, context, plan, compared = [], kvMemory, extra = 0 } = request;
   const budget = budgetOf(request);
   const { weights, cache, scratch, total } = budget;
   checkCacheSize(request, cache);
+  const ownScratch = scratch - extra;
+  const reserve = (bytes: number) => (device.reserve?.(bytes + ownScratch) ?? bytes + ownScratch) - ownScratch;
+  const available = limit - weights - scratch;
+  const specs = [plan, ...compared].map(({ spec }) => spec).join(', ');
   const cacheText =
     `cache ${formatBytes(cache)}` +
-    (typeof request.kvMemory === 'number' ? '' : ` for ${formatCount(context)} tokens of ${plan.spec}`);
-  if (total > limit)
+    (typeof kvMemory === 'number' ? '' : ` for ${formatCount(context)} tokens of ${specs}`);
+  if (total > limit) {
+    const room = available > 0 ? reserve(available) : available;
     throw new CapacityError(
       option =>
         `This needs ${formatBytes(total)} (weights ${formatBytes(weights)}, ${cacheText}, scratch ` +
         `${formatBytes(scratch)}), and ${formatBytes(limit)} is available. ` +
-        suggestions(request, limit - weights - scratch, option),
+        suggestions(request, room, option),
     );
-  const wanted = request.kvMemory === 'auto' ? Math.max(AUTO_CONTEXTS * cache, AUTO_BYTES) : cache;
-  const chosen = Math.max(cache, Math.min(wanted, limit - weights - scratch));
-  const reserved = device.reserve?.(chosen + scratch - extra) ?? chosen + scratch - extra;
-  const needed = cache + scratch - extra;
-  const kept = Math.max(reserved, needed);
-  if (reserved < needed)
+  }
+  const wanted = kvMemory === 'auto' ? Math.max(AUTO_CONTEXTS * cache, AUTO_BYTES) : cache;
+  const chosen = Math.max(cache, Math.min(wanted, available));
+  const room = reserve(chosen);
+  if (room < cache)
     throw new CapacityError(
       option =>
-        `The ${device.name} device can hold ${formatBytes(reserved)} in addition to the weights; this needs ` +
-        `${formatBytes(needed)} (${cacheText}, scratch ${formatBytes(scratch - extra)}). ` +
-        suggestions(request, reserved - scratch + extra, option),
+        `The ${device.name} device can hold ${formatBytes(room + ownScratch)} in addition to the weights; this needs ` +
+        `${formatBytes(cache + ownScratch)} (${cacheText}, scratch ${formatBytes(ownScratch)}). ` +
+        suggestions(request, room, option),
     );
-  return { ...budget, cache: Math.min(chosen, kept - scratch + extra) };
+  return { ...budget, cache: Math.min(chosen, room) };
 }
 
 /** A shared cache must hold at least an empty sequence and one page. */
+const minCacheBytes = (plan: Plan): number => planBytes(plan, plan.pageTokens + plan.window.recent + 1);
+
 function checkCacheSize({ kvMemory, plan }: BudgetRequest, cache: number): void {
-  const least = planBytes(plan, plan.pageTokens + plan.window.recent + 1);
+  const least = minCacheBytes(plan);
   if (typeof kvMemory === 'number' && cache < least)
     throw new CapacityError(
       option =>
@@ -92,17 +101,22 @@ function checkCacheSize({ kvMemory, plan }: BudgetRequest, cache: number): void 
     );
 }
 
+/** What would fit in `room` bytes for the cache. */
 function suggestions(request: BudgetRequest, room: number, option: OptionNames): string {
-  const { plan, context, config } = request;
+  const { plan, context, config, compared = [], kvMemory } = request;
   const { pageTokens, leaf } = plan;
-  if (room < pageBytes(leaf) / pageTokens) return 'Use a smaller model, or one with fewer bits per weight.';
-  const maxBytes = Math.min(room, planBytes(plan, context) - 1);
+  const fixedSize = typeof kvMemory === 'number';
+  if (room < (fixedSize ? minCacheBytes(plan) : pageBytes(leaf) / pageTokens))
+    return 'Use a smaller model, or one with fewer bits per weight.';
+  if (fixedSize) return `With this model, ${option('kvMemory')} fits up to ${formatBytesDown(room)}.`;
+  if (compared.length > 0) return `Use a smaller ${option('context')}, or compare fewer codecs at a time.`;
+  const maxBytes = Math.min(room, cacheBytes(plan, request) - 1);
   const fits = ['tq4', 'tq3', 'tq2'].find(
     codec =>
-      codec !== plan.spec && planBytes(createPlan(specOf(codec), { ...config, pageTokens }), context) <= maxBytes,
+      codec !== plan.spec && cacheBytes(createPlan(specOf(codec), { ...config, pageTokens }), request) <= maxBytes,
   );
   // The largest context, in whole pages, that fits.
-  const pages = maxPagesIn(plan, room - fixedBytes(plan));
+  const pages = maxPagesIn(plan, room - fixedBytes(plan) - passBytes(plan, request.rows));
   const tokens = Math.max(0, pages) * pageTokens;
   const options = [
     tokens > 0 && tokens < context && `a context of ${formatCount(tokens)} fits`,
@@ -123,6 +137,10 @@ function weightBytes({ tensors, device }: BudgetRequest): number {
   }
   return bytes;
 }
+
+/** One sequence of the whole context, and what a pass adds to it. */
+const cacheBytes = (plan: Plan, { context, rows }: BudgetRequest): number =>
+  planBytes(plan, context) + passBytes(plan, rows);
 
 /** Pages of layers with a window that one pass seals, before it has left others behind. */
 const passBytes = ({ leaf, pageTokens }: Plan, rows: number): number =>

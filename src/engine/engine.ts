@@ -116,7 +116,7 @@ export const planShape = ({ config, rope }: Pick<ModelFile, 'config' | 'rope'>, 
 });
 
 /** The cache that must fit in memory next to the weights. */
-export type CacheRequest = Pick<BudgetRequest, 'plan' | 'context' | 'extra' | 'guard' | 'kvMemory'>;
+export type CacheRequest = Pick<BudgetRequest, 'plan' | 'compared' | 'context' | 'extra' | 'guard' | 'kvMemory'>;
 
 /** Loads the weights onto a device. Closes the file, also on errors. */
 export async function loadEngine(file: ModelFile, cache: CacheRequest, options: EngineOptions = {}): Promise<Engine> {

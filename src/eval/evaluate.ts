@@ -134,11 +134,11 @@ export async function evaluate(model: ModelInput, options: EvaluateOptions): Pro
   const { file, ...setup } = await openForEvaluation(model, options);
   const { plans } = setup;
   const { tokenizer, config } = file;
-  // All caches exist at once, and some f16 log probabilities that the others are compared with.
-  const caches = plans.reduce((sum, plan) => sum + planBytes(plan, context), 0);
-  const extra = caches + 4 * Math.min(SCORED_PER_BLOCK, context - from) * config.vocab;
+  // The f16 log probabilities of a block, which the others are compared with.
+  const extra = 4 * Math.min(SCORED_PER_BLOCK, context - from) * config.vocab;
   const f16 = createPlan(F16, planShape(file));
-  const engine = await loadEngine(file, { plan: f16, context, extra }, engineOptions(options));
+  const compared = plans.filter(({ spec }) => spec !== f16.spec);
+  const engine = await loadEngine(file, { plan: f16, compared, context, extra }, engineOptions(options));
   try {
     const ids = tokenizer.encode(text, { bos: tokenizer.addBos, parseSpecialTokens });
     const availableRows = Math.floor(ids.length / context) - skipRows;

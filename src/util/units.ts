@@ -58,6 +58,12 @@ export function formatBytes(bytes: number): string {
   return `${unit === 'B' ? value : value.toFixed(2)} ${unit}`;
 }
 
+/** The same, rounded down: what fits still does as it is written. */
+export function formatBytesDown(bytes: number): string {
+  const { value, unit } = scale(bytes, 1024, ['B', 'KiB', 'MiB', 'GiB', 'TiB']);
+  return `${unit === 'B' ? Math.floor(value) : (Math.floor(100 * value) / 100).toFixed(2)} ${unit}`;
+}
+
 /** File sizes, in powers of ten, as on the Hugging Face Hub: `4.68 GB`. */
 export function formatFileSize(bytes: number): string {
   const { value, unit } = scale(bytes, 1000, ['B', 'kB', 'MB', 'GB', 'TB']);

@@ -69,21 +69,25 @@ it.each(
       'tq2u 64',
       'kivi2g32 64',
       'mead2 64',
+      'f16 64',
+      'fp8 40',
     ],
     {
       'tq4 128': 'levels from tables; two parts per row',
       'tq4/tq2 64': 'values in pairs of dims',
       'tq2u 64': 'plain codes',
+      'f16 64': 'tiles of floats',
     },
   ),
 )('attention on %s dims', async setting => {
   const [spec, dims] = setting.split(' ');
   const shape = { headDim: Number(dims), heads: 6 };
-  const [expected, actual] = await Promise.all(
-    [false, true].map(async dotAdd =>
+  const [expected, ...actual] = await Promise.all(
+    [{}, ...VARIANTS].map(async variant => {
+      const device = await wasm({ ...PLAIN, ...variant, ...shape });
       // Tiles of rows in passes, rows that are left over, and few rows.
-      hashOf(await runAttention(await wasm({ ...PLAIN, dotAdd, ...shape }), { spec, ...shape }, [279, 22, 9, 1])),
-    ),
+      return hashOf(await runAttention(device, { spec, ...shape }, [279, 22, 9, 1]));
+    }),
   );
-  expect(actual).toEqual(expected);
+  for (const hash of actual) expect(hash).toEqual(expected);
 });

@@ -161,10 +161,12 @@ describe('two tabs', () => {
     try {
       const first = await openTab();
       first.engine.isHolding = true;
-      const sent = first.ask('a');
+      await first.write('a');
+      const sent = first.send();
       await settle();
       const grow = () => vi.advanceTimersByTimeAsync(1000).then(settle);
       await grow();
+      expect(databases.records('kvasir.unfinished', 'answers').size).toBe(1);
       const second = await openTab();
       for (let i = 0; i < 5; i++) await grow();
       expect(second.thread()).toEqual(['a']);
@@ -173,7 +175,8 @@ describe('two tabs', () => {
       expect(second.thread()).toEqual(['a', 'a!']);
       // One whose page is gone is.
       first.engine.isHolding = true;
-      void first.ask('b');
+      await first.write('b');
+      void first.send();
       await settle();
       await grow();
       page.dispatchEvent(new Event('pagehide'));

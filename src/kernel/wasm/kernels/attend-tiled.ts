@@ -6,9 +6,17 @@ import { f32, f32x4, type I32, i32, index, v128 } from '../emit.ts';
 import { fieldOffsets } from '../fields.ts';
 import type { Kernel } from '../module.ts';
 import { type AttentionShape, pageLoop, type ThreadScratch } from './attend.ts';
-import { packKeyBlocks, packValueBlocks, scoreTiles, sumTiles, TILE_QUERIES, TILE_SCRATCH } from './attention-tiles.ts';
+import {
+  packKeyBlocks,
+  packValueBlocks,
+  scoreTiles,
+  sumTiles,
+  TILE_QUERIES,
+  TILE_SCRATCH,
+  tileVectors,
+} from './attention-tiles.ts';
 import type { DequantizedKeys, DequantizedValues } from './dequantized.ts';
-import { onlineSoftmax, stateBytes } from './online-softmax.ts';
+import { onlineSoftmax, SOFTMAX_SCRATCH, stateBytes } from './online-softmax.ts';
 
 /** Rows whose queries fill whole tiles for any group size. */
 const TILE_ROWS = TILE_QUERIES;
@@ -26,14 +34,16 @@ function scratchLayout({ group, pageTokens }: AttentionShape, keyDims: number, v
     constants: 4 * count,
     stateTable: 8 * count,
     tileSums: TILE_SCRATCH,
+    softmax: SOFTMAX_SCRATCH,
   });
 }
 
 export const tiledScratch = (shape: AttentionShape, keyDims: number, valueDims: number): number =>
   scratchLayout(shape, keyDims, valueDims).bytes;
 
-/** Blocks are of eight tokens. */
-export const fitsTiles = ({ pageTokens }: AttentionShape): boolean => pageTokens % 8 === 0;
+/** Vectors per tile; undefined if pages do not fit into blocks. */
+export const vectorsOfTiles = ({ wide, pageTokens }: AttentionShape, keyDims: number, valueDims: number) =>
+  tileVectors(wide, pageTokens, keyDims, valueDims);
 
 export function attendPagesTiled(
   name: string,
@@ -42,8 +52,11 @@ export function attendPagesTiled(
   values: DequantizedValues,
   threadScratch: ThreadScratch,
   multiRowOffset: number,
+  vectors: number,
 ) {
   const { group, pageTokens, relaxed } = shape;
+  const keyPage = { tokens: pageTokens, dims: keys.codedDim, vectors };
+  const valuePage = { tokens: pageTokens, dims: values.codedDim, vectors };
   const stateStride = stateBytes(values.codedDim);
   const offsets = scratchLayout(shape, keys.codedDim, values.codedDim);
   return pageLoop(name, shape, keys, values, threadScratch, (k, oneRow, rows) => {
@@ -55,13 +68,14 @@ export function attendPagesTiled(
       offsets.queries,
       offsets.scores,
     ].map(at);
-    const [constants, stateTable, tileSums] = [offsets.constants, offsets.stateTable, offsets.tileSums].map(at);
+    const [constants, stateTable] = [offsets.constants, offsets.stateTable].map(at);
+    const [tileSums, softmaxScratch] = [offsets.tileSums, offsets.softmax].map(at);
     const tiledRows = k.i32(i32.and(rows, -TILE_ROWS));
     return page => {
       const { rope, finishScores, stateOf, queryOf } = page;
       const state = k.i32();
-      packKeyBlocks(k, pageTokens, keys.codedDim, i32.add(oneRow, keys.floatsOffset), keyBlocks);
-      packValueBlocks(k, pageTokens, values.codedDim, i32.add(oneRow, values.floatsOffset), valueBlocks);
+      packKeyBlocks(k, keyPage, i32.add(oneRow, keys.floatsOffset), keyBlocks);
+      packValueBlocks(k, valuePage, i32.add(oneRow, values.floatsOffset), valueBlocks);
 
       k.for(0, tiledRows, MAX_ROWS, row => {
         const left = k.i32(i32.sub(tiledRows, row));
@@ -76,17 +90,17 @@ export function attendPagesTiled(
           const entry = k.i32(index(stateTable, 8 * group, r));
           for (let g = 0; g < group; g++) k.do(i32.store(entry, i32.add(state, g * stateStride), 8 * g));
         });
-        const keyShape = { tokens: pageTokens, dims: keys.codedDim };
-        scoreTiles(k, relaxed, keyShape, keyBlocks, queries, count, scores, tileSums);
+        scoreTiles(k, relaxed, keyPage, keyBlocks, queries, count, scores, tileSums);
         k.for(0, count, 1, q => {
           const queryScores = k.i32(index(scores, 4 * pageTokens, q));
           if (keys.hasConstants) addConstant(k, pageTokens, queryScores, index(constants, 4, q));
           finishScores(k.i32(i32.add(row, i32.divU(q, group))), queryScores, 1);
           const entry = k.i32(index(stateTable, 8, q));
-          k.do(f32.store(entry, onlineSoftmax(k, queryScores, pageTokens, i32.load(entry), relaxed), 4));
+          k.do(
+            f32.store(entry, onlineSoftmax(k, queryScores, pageTokens, i32.load(entry), relaxed, softmaxScratch), 4),
+          );
         });
-        const valueShape = { tokens: pageTokens, dims: values.codedDim };
-        sumTiles(k, relaxed, valueShape, valueBlocks, scores, count, stateTable);
+        sumTiles(k, relaxed, valuePage, valueBlocks, scores, count, stateTable);
       });
       k.for(tiledRows, rows, 1, row => {
         k.set(state, stateOf(row));

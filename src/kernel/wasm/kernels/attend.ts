@@ -29,6 +29,8 @@ export interface AttentionShape {
   relaxed: boolean;
   /** Use `i32x4.relaxedDotAdd`. */
   dotAdd: boolean;
+  /** Vectors are joined to 256 bits. */
+  wide: boolean;
   /** Pages are dequantized to f32. */
   precise: boolean;
 }

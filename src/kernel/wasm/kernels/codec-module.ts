@@ -21,7 +21,7 @@ import {
   hasInt8Values,
   int8TileScratch,
 } from './attend-int8-tiles.ts';
-import { attendPagesTiled, fitsTiles, tiledScratch } from './attend-tiled.ts';
+import { attendPagesTiled, tiledScratch, vectorsOfTiles } from './attend-tiled.ts';
 import { columnSumScratch } from './column-sums.ts';
 import { type CodecTables, dequantizePage } from './dequantize-page.ts';
 import { dequantizedKeys, dequantizedValues, pageRelativeQueryBytes } from './dequantized.ts';
@@ -117,10 +117,11 @@ export function codecModule(
   const isF16 = ({ layout }: CodecSide) => layout.encoding.kind === 'f16';
   const multiRowKeys = isF16(keys) ? floatKeys : keyEmitter;
   const multiRowValues = isF16(values) ? floatValues : valueEmitter;
-  const allFloats = multiRowKeys === floatKeys && multiRowValues === floatValues && fitsTiles(shape);
+  const allFloats = multiRowKeys === floatKeys && multiRowValues === floatValues;
+  const vectors = allFloats ? vectorsOfTiles(shape, keys.layout.codedDim, values.layout.codedDim) : undefined;
   const multiRowName = name('attendPagesMultiRow');
-  const attendMultiRow = allFloats
-    ? attendPagesTiled(multiRowName, shape, floatKeys, floatValues, threadScratch, offsets.multiRow)
+  const attendMultiRow = vectors
+    ? attendPagesTiled(multiRowName, shape, floatKeys, floatValues, threadScratch, offsets.multiRow, vectors)
     : fitsInt8Tiles(shape) && hasInt8Keys(multiRowKeys) && hasInt8Values(multiRowValues)
       ? attendPagesInt8Tiles(multiRowName, shape, multiRowKeys, multiRowValues, threadScratch, offsets.multiRow)
       : attendPages(multiRowName, shape, multiRowKeys, multiRowValues, threadScratch);

@@ -2,9 +2,9 @@
  * Online softmax. A state is {m, l, 0, 0, o[n]} in f32: running maximum, normalizer, weighted sum. Queries are scaled
  * by log2 e, so the weights are 2^(score - m), a few instructions for four tokens.
  */
-import { type F32, f32, f32x4, type I32, i32, i32x4, index, lanes32, type V128, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, index, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { multiplyAdd, ROUND, reduceAdd, reduceMax } from '../ops.ts';
+import { hoist, multiplyAdd, ROUND, reduceAdd, reduceMax } from '../ops.ts';
 
 /** The score of a masked token. */
 export const MASKED = -1e30;
@@ -14,15 +14,18 @@ export const stateBytes = (n: number) => STATE_HEADER + 4 * n;
 /** Polynomial of 2^x for x in [-1/2, 1/2], highest power first: accurate to 1e-7. */
 const [LEADING, ...COEFFICIENTS] = [0.0013276487, 0.0096755466, 0.0555071328, 0.2402211963, 0.693146967, 1.0000000717];
 
+/** The constants of `exp2x4`. */
+const EXP2_CONSTANTS = [-100, ROUND, LEADING, ...COEFFICIENTS].map(c => f32x4.const(c));
+
+export const SOFTMAX_SCRATCH = 16 * (EXP2_CONSTANTS.length + 1);
+
 /** 2^x of four values x <= 0, clamped at 2^-100 to avoid subnormals. */
-function exp2x4(k: Kernel, value: V128, relaxed = false): V128 {
-  const x = k.v128(f32x4.max(value, f32x4.const(-100)));
-  const shifted = k.v128(f32x4.add(x, f32x4.const(ROUND)));
-  const fraction = k.v128(f32x4.sub(x, f32x4.sub(shifted, f32x4.const(ROUND))));
-  const p = COEFFICIENTS.reduce(
-    (p: V128, c) => multiplyAdd(relaxed)(p, fraction, f32x4.const(c)),
-    f32x4.const(LEADING),
-  );
+function exp2x4(k: Kernel, value: V128, relaxed = false, constants: readonly V128[] = EXP2_CONSTANTS): V128 {
+  const [min, round, leading, ...coefficients] = constants;
+  const x = k.v128(f32x4.max(value, min));
+  const shifted = k.v128(f32x4.add(x, round));
+  const fraction = k.v128(f32x4.sub(x, f32x4.sub(shifted, round)));
+  const p = coefficients.reduce((p: V128, c) => multiplyAdd(relaxed)(p, fraction, c), leading);
   // The low bits of the shifted value are the integer part: it is added to the exponent.
   return i32x4.add(p, i32x4.shl(shifted, 23));
 }
@@ -59,14 +62,15 @@ export function clearState(k: Kernel, state: I32, n: number): void {
 
 /**
  * Updates one head's m and l with `count` scores (a multiple of 4), replaces the scores by their weights, and returns
- * the correction factor for the sums accumulated so far.
+ * the correction factor for the sums accumulated so far. With a scratch of SOFTMAX_SCRATCH bytes, loops keep their
+ * constants in registers.
  */
-export function onlineSoftmax(k: Kernel, scores: I32, count: I32, state: I32, relaxed: boolean): F32 {
+export function onlineSoftmax(k: Kernel, scores: I32, count: I32, state: I32, relaxed: boolean, scratch?: I32): F32 {
   const at = k.i32(state);
   const old = k.f32(f32.load(at));
   const m = k.f32(maxScore(k, scores, i32.mul(count, 4), old));
   const correction = k.f32(exp2x1(k, f32.sub(old, m)));
-  const sum = exponentiate(k, scores, count, m, relaxed);
+  const sum = exponentiate(k, scores, count, m, relaxed, scratch);
   k.do(f32.store(at, m));
   k.do(f32.store(at, f32.add(f32.mul(f32.load(at, 4), correction), sum), 4));
   return correction;
@@ -101,16 +105,25 @@ function maxScore(k: Kernel, scores: I32, bytes: I32, initial: F32): F32 {
   return reduceMax(k, max);
 }
 
-/** Replaces scores by 2^(score - max) and returns their sum. Masked scores are far below any maximum. */
-function exponentiate(k: Kernel, scores: I32, count: I32, max: F32, relaxed: boolean): F32 {
+/**
+ * Replaces scores by 2^(score - max) and returns their sum: two vectors at a time, which V8 can join. Masked scores are far
+ * below any maximum.
+ */
+function exponentiate(k: Kernel, scores: I32, count: I32, max: F32, relaxed: boolean, scratch?: I32): F32 {
   const from = k.i32(scores);
-  const [m, sum, weight] = [k.v128(f32x4.splat(max)), k.v128(v128.zero), k.v128()];
-  k.for(0, i32.mul(count, 4), 16, i => {
-    k.set(weight, exp2x4(k, f32x4.sub(v128.load(i32.add(from, i)), m), relaxed));
-    k.set(sum, f32x4.add(sum, weight));
-    k.do(v128.store(i32.add(from, i), weight));
-  });
-  return k.f32(reduceAdd(k, sum));
+  const values = [f32x4.splat(max), ...EXP2_CONSTANTS];
+  const [m, ...constants] = scratch === undefined ? [k.v128(values[0]), ...EXP2_CONSTANTS] : hoist(k, scratch, values);
+  const sums = [0, 1].map(() => k.v128(v128.zero));
+  const pairs = k.i32(i32.add(from, i32.mul(i32.and(count, -8), 4)));
+  const add = (at: I32, sums: Local<'v128'>[]) => {
+    const scores = sums.map((_, v) => k.v128(v128.load(at, 16 * v)));
+    const weights = scores.map(score => k.v128(exp2x4(k, f32x4.sub(score, m), relaxed, constants)));
+    for (const [v, sum] of sums.entries()) k.set(sum, f32x4.add(sum, weights[v]));
+    for (let v = sums.length - 1; v >= 0; v--) k.do(v128.store(at, weights[v], 16 * v));
+  };
+  k.forAddresses(from, pairs, 32, at => add(at, sums));
+  k.if(i32.and(count, 4), () => add(pairs, sums.slice(0, 1)));
+  return k.f32(reduceAdd(k, f32x4.add(sums[0], sums[1])));
 }
 
 /** Merges `count` states, `stride` bytes apart, into the one at `state`. All have n sums. */

@@ -7,6 +7,7 @@ import { measuresOf, shareOf } from '../../web/src/compare/measures.ts';
 import { summarize } from '../../web/src/compare/summary.ts';
 import { findHubFile, HUB, parseHubName } from '../../web/src/engine/hub.ts';
 import { fileNameOf, modelTitle } from '../../web/src/engine/model-names.ts';
+import { openServer } from '../../web/src/engine/server.ts';
 import { readEvents } from '../../web/src/engine/sse.ts';
 import { formatBytes, formatSeconds, formatSmall } from '../../web/src/format.ts';
 import { gaugeOf } from '../../web/src/state/gauge.ts';
@@ -43,6 +44,50 @@ describe('events of a stream', () => {
       }),
     );
     expect(await eventsOf([bytes])).toEqual(expected);
+  });
+});
+
+describe('a server', () => {
+  const status = {
+    ...{ status: 'ready', model: 'm.gguf' },
+    info: { kv: 'tq4', kvBits: 4, maxSequences: 1, device: { name: 'wasm', threads: 1, why: '' } },
+  };
+  afterEach(() => {
+    vi.unstubAllGlobals();
+    vi.useRealTimers();
+  });
+  let visits = 0;
+  /** Opens a server at an address that was not asked before, whose answers are those of a function. */
+  const open = (answer: () => Response, address = `http://${++visits}.test`) => {
+    vi.stubGlobal('fetch', async () => answer());
+    return openServer({ address });
+  };
+  const refused = (answer: () => Response) => open(answer).catch(({ reason }) => reason);
+
+  it('is absent where something else answers, and lost where a proxy has none', async () => {
+    const page = () => new Response('<p>A page</p>', { headers: { 'content-type': 'text/html' } });
+    for (const other of [page, () => Response.json([]), () => new Response('', { status: 404 })])
+      expect(await refused(other)).toBe('absent');
+    for (const status of [429, 500, 502, 503]) expect(await refused(() => new Response('', { status }))).toBe('lost');
+    expect(await refused(() => new Response('', { status: 401 }))).toBe('key');
+    expect(await refused(() => Response.json({ error: { message: 'no' } }, { status: 400 }))).toBe('failed');
+  });
+
+  it('that has answered is lost when a proxy answers for it, and never absent', async () => {
+    vi.useFakeTimers();
+    vi.stubGlobal('document', { hidden: false });
+    for (const code of [502, 404, 200]) {
+      let isDown = false;
+      const address = `http://proxy-${code}.test`;
+      const answer = () => (isDown ? new Response('<p>Bad gateway</p>', { status: code }) : Response.json(status));
+      const engine = await open(answer, address);
+      expect(engine.info.name).toBe('m');
+      isDown = true;
+      await vi.advanceTimersByTimeAsync(5000);
+      expect(await engine.ended).toMatchObject({ reason: 'lost' });
+      await engine.close();
+      await expect(open(answer, address)).rejects.toMatchObject({ reason: 'lost' });
+    }
   });
 });
 

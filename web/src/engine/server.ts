@@ -74,7 +74,17 @@ export interface ServerOptions {
 const POLL_MS = 500;
 const WATCH_MS = 5000;
 
-const lostError = (): EngineError => new EngineError(texts.connection.lost, 'lost');
+/** A static host answers like this, or with a page, where a server would with its status. */
+const NOT_FOUND: readonly number[] = [403, 404];
+
+/** Addresses at which a server has answered: another answer there comes from what is in between. */
+const known = new Set<string>();
+
+async function errorOf(response: Response): Promise<EngineError> {
+  if (response.status === 401) return new EngineError(texts.connection.needsKey, 'key');
+  const { error } = await response.json().catch(() => ({}));
+  return new EngineError(error?.message ?? texts.connection.badStatus(response.status));
+}
 
 /** Connects to a server, and waits until its model is loaded. */
 export async function openServer({ address = '', apiKey, onWait }: ServerOptions = {}): Promise<Engine> {
@@ -83,12 +93,12 @@ export async function openServer({ address = '', apiKey, onWait }: ServerOptions
     end = resolve;
   });
   const lose = (): never => {
-    const error = lostError();
+    const error = new EngineError(texts.connection.lost, 'lost');
     end(error);
     throw error;
   };
-  const send = async (path: string, body?: object, signal?: AbortSignal): Promise<Response> => {
-    const response = await fetch(address + path, {
+  const fetchFrom = (path: string, body?: object, signal?: AbortSignal): Promise<Response> =>
+    fetch(address + path, {
       ...(body && { method: 'POST', body: JSON.stringify(body) }),
       headers: { 'content-type': 'application/json', ...(apiKey && { authorization: `Bearer ${apiKey}` }) },
       signal,
@@ -96,14 +106,27 @@ export async function openServer({ address = '', apiKey, onWait }: ServerOptions
       if (signal?.aborted) throw error;
       return lose();
     });
-    if (response.ok) return response;
-    const { error } = await response.json().catch(() => ({}));
-    if (response.status === 401) throw new EngineError(texts.connection.needsKey, 'key');
-    throw new EngineError(error?.message ?? texts.connection.badStatus(response.status));
+  const send = async (path: string, body?: object, signal?: AbortSignal): Promise<Response> => {
+    const response = await fetchFrom(path, body, signal);
+    if (!response.ok) throw await errorOf(response);
+    return response;
   };
-  const readStatus = async (): Promise<Status> => (await send('/status')).json();
+  const readStatus = async (): Promise<Status> => {
+    const response = await fetchFrom('/status');
+    // Of a proxy whose server is down, or busy.
+    if (response.status >= 500 || response.status === 429) return lose();
+    const isNotFound = NOT_FOUND.includes(response.status);
+    if (!response.ok && !isNotFound) throw await errorOf(response);
+    const status = isNotFound ? undefined : await response.json().catch(() => undefined);
+    if (typeof status?.status === 'string') {
+      known.add(address);
+      return status;
+    }
+    if (known.has(address)) return lose();
+    throw new EngineError(texts.connection.noServer(address || location.origin), 'absent');
+  };
 
-  let status = await findServer(readStatus, address);
+  let status = await readStatus();
   while (status.status !== 'ready' || !status.info) {
     if (status.status === 'failed') throw new EngineError(status.reason ?? texts.connection.notLoaded);
     onWait?.(status.status);
@@ -131,17 +154,6 @@ export async function openServer({ address = '', apiKey, onWait }: ServerOptions
       clearInterval(watch);
     },
   };
-}
-
-/** A static host answers with a page or a 404 where a server would with its status. */
-async function findServer(readStatus: () => Promise<Status>, address: string): Promise<Status> {
-  try {
-    const status = await readStatus();
-    if (typeof status.status === 'string') return status;
-  } catch (error) {
-    if (error instanceof EngineError && error.reason !== 'failed') throw error;
-  }
-  throw new EngineError(texts.connection.noServer(address || location.origin), 'absent');
 }
 
 function describe({ model, info }: Status): ModelInfo {

@@ -1,5 +1,6 @@
 /** The web app's state in one tab and in two, also where the browser's storage fails. No page is shown. */
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import type { BrowserModel, BrowserOptions } from '../../web/src/engine/browser.ts';
 import type { Engine, Turn } from '../../web/src/engine/engine.ts';
 import type { Message } from '../../web/src/state/conversation.ts';
 import { createChannels, FakeDatabases, FakeLocks, FakeStorage } from '../support/browser-storage.ts';
@@ -47,6 +48,7 @@ function createEngine() {
     },
     keep: async () => {},
     countTokens: async () => 1,
+    cacheUse: async () => undefined,
     close: async () => {},
     ended: new Promise(() => {}),
   };
@@ -234,5 +236,59 @@ describe('a conversation', () => {
     await second.remove(second.current().id);
     await settle();
     expect(first.titles()).toEqual(['unsaved']);
+  });
+});
+
+describe('the model of this browser', () => {
+  const URL_OF_MODEL = 'http://models.test/small.gguf';
+  const opened: (BrowserModel | undefined)[] = [];
+  /** The names of models that are not there yet. */
+  const loading: string[] = [];
+
+  const openConnection = async () => {
+    vi.doMock('../../web/src/engine/browser.ts', () => ({
+      async openBrowser({ model, signal }: BrowserOptions) {
+        opened.push(model);
+        if (model && 'url' in model && loading.includes(model.url))
+          await new Promise((_, reject) => signal!.addEventListener('abort', reject));
+        return createEngine();
+      },
+    }));
+    vi.stubGlobal('fetch', async () => new Response('', { status: 404 }));
+    vi.resetModules();
+    return import('../../web/src/state/connection.ts');
+  };
+  const savedModel = () => JSON.parse(localStorage.getItem('kvasir.settings')!).model;
+  afterEach(() => {
+    vi.doUnmock('../../web/src/engine/browser.ts');
+    opened.length = 0;
+    loading.length = 0;
+  });
+
+  it('is Mimir after the stored one was deleted', async () => {
+    const { openHere, forgetModel, reconnect } = await openConnection();
+    await openHere({ url: URL_OF_MODEL });
+    forgetModel({ path: 'models/1/other.gguf', source: 'http://models.test/other.gguf' });
+    expect(savedModel()).toEqual({ url: URL_OF_MODEL });
+    forgetModel({ path: 'models/2/small.gguf', source: URL_OF_MODEL });
+    expect(savedModel()).toBeUndefined();
+    await reconnect();
+    expect(opened).toEqual([{ url: URL_OF_MODEL }, undefined]);
+    await openHere({ path: 'models/2/small.gguf' });
+    forgetModel();
+    expect(savedModel()).toBeUndefined();
+  });
+
+  it('is the file that was chosen again after a download is paused', async () => {
+    const { openHere, openModelFiles, stopLoading, connection } = await openConnection();
+    const file = new File([], 'tiny.gguf');
+    await openModelFiles([file]);
+    loading.push(URL_OF_MODEL);
+    void openHere({ url: URL_OF_MODEL });
+    await settle();
+    await stopLoading();
+    expect(connection.value.phase).toBe('ready');
+    expect(opened.at(-1)).toEqual({ file });
+    expect(savedModel()).toEqual({ fileName: 'tiny.gguf' });
   });
 });

@@ -4,6 +4,7 @@ import { deleteAllProfiles } from '../engine/profiles.ts';
 import { deleteAllStored, deleteSession } from '../engine/sessions.ts';
 import { texts } from '../texts/index.ts';
 import { type AnswerOptions, answer, changeAlone, recoverAnswers, run, runs } from './answering.ts';
+import { forgetModel } from './connection.ts';
 import { before, type Conversation, type Message, newConversation, newId, withMessages } from './conversation.ts';
 import { conversations, current, findConversation, lastOpen, open, save, takeSaved } from './conversations.ts';
 import { deleteAllConversations, deleteConversation, onOtherTab, readConversations } from './database.ts';
@@ -80,6 +81,7 @@ export async function removeAll(): Promise<void> {
     await deleteAllConversations();
     await deleteAllStored(ids);
     await deleteAllProfiles();
+    forgetModel();
   } catch (error) {
     showNotice((error as Error).message);
   }

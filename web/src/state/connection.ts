@@ -6,7 +6,7 @@ import { type CacheUse, type Engine, EngineError } from '../engine/engine.ts';
 import { findHubFile, HUB, parseHubName } from '../engine/hub.ts';
 import { findKeptProfile, findProfile, keepProfile } from '../engine/profiles.ts';
 import { openServer } from '../engine/server.ts';
-import { findStoredModel } from '../engine/storage.ts';
+import { findStoredModel, type StoredModel } from '../engine/storage.ts';
 import { texts } from '../texts/index.ts';
 import { announcement, refuse } from './notice.ts';
 import { apiKey, change, type Settings, settings } from './settings.ts';
@@ -124,8 +124,8 @@ async function findServer(onWait: (detail: string) => void): Promise<Engine | un
   }
 }
 
-/** The model before a change: one that turns out not to run is not opened again after a reload. */
-let lastGood = settings.value.model;
+/** The model before a change, and as it is saved: one that turns out not to run is not opened again after a reload. */
+let lastGood = { model: browserModel.value, saved: settings.value.model };
 
 type Loading = Pick<BrowserOptions, 'onProgress' | 'signal'>;
 
@@ -134,7 +134,7 @@ async function openModel(options: Loading): Promise<Engine> {
   const model = browserModel.value;
   const profile = model && (await findProfile(model, options.signal));
   const engine = await openWithProfile(model, profile, options).catch(error => {
-    if (error instanceof EngineError && error.reason === 'model') change({ model: lastGood });
+    if (error instanceof EngineError && error.reason === 'model') change({ model: lastGood.saved });
     throw error;
   });
   const path = model && 'file' in model && model.isKept ? await findStoredModel(model.file) : undefined;
@@ -142,7 +142,7 @@ async function openModel(options: Loading): Promise<Engine> {
     browserModel.value = { path };
     change({ model: { path } });
   }
-  lastGood = settings.value.model;
+  lastGood = { model: browserModel.value, saved: settings.value.model };
   return engine;
 }
 
@@ -233,9 +233,21 @@ export function changeHub(text: string): void {
 
 /** Goes back to the model before. A download that has begun goes on when its model is loaded again. */
 export const stopLoading = (): Promise<void> => {
-  browserModel.value = lastGood && !('fileName' in lastGood) ? lastGood : undefined;
-  return use({ model: lastGood });
+  browserModel.value = lastGood.model;
+  return use({ model: lastGood.saved });
 };
+
+/** A stored model that was deleted is not downloaded again: the next start is with Mimir. Default: all are deleted. */
+export function forgetModel(stored?: Pick<StoredModel, 'path' | 'source'>): void {
+  const { model } = settings.value;
+  if (!model || 'fileName' in model) return;
+  const isIt = !stored || ('path' in model ? model.path === stored.path : model.url === stored.source);
+  if (!isIt) return;
+  browserModel.value = undefined;
+  browserProfile.value = undefined;
+  lastGood = { model: undefined, saved: undefined };
+  change({ model: undefined });
+}
 
 export async function unlock(key: string): Promise<void> {
   apiKey.write(key);

@@ -6,7 +6,7 @@ import { canStore, deleteStoredFiles, readStorage, type Storage, type StoredMode
 import { formatBytes } from '../format.ts';
 import { runs } from '../state/answering.ts';
 import { removeAll } from '../state/chat.ts';
-import { connection, openHere } from '../state/connection.ts';
+import { connection, forgetModel, openHere } from '../state/connection.ts';
 import { conversations } from '../state/conversations.ts';
 import { showNotice } from '../state/notice.ts';
 import { texts } from '../texts/index.ts';
@@ -18,9 +18,12 @@ export function StorageCard() {
   const refresh = async () => {
     if (canStore) storage.value = await readStorage();
   };
-  const remove = async ({ folder, path }: StoredModel) => {
-    await deleteProfile({ path });
-    await deleteStoredFiles(folder).catch(error => showNotice(error.message));
+  const remove = async (model: StoredModel) => {
+    await deleteProfile(model);
+    await deleteStoredFiles(model.folder).then(
+      () => forgetModel(model),
+      error => showNotice(error.message),
+    );
     await refresh();
   };
   // Models and caches are stored when one is loaded, and after an answer.

@@ -239,6 +239,28 @@ describe('a conversation', () => {
   });
 });
 
+describe('settings', () => {
+  const openSettings = () => {
+    vi.resetModules();
+    return import('../../web/src/state/settings.ts');
+  };
+
+  it('that two tabs change are all kept, and the other tab has them; what runs is its own', async () => {
+    const first = await openSettings();
+    const second = await openSettings();
+    first.change({ system: 'In French.', model: { url: 'http://models.test/a.gguf' } });
+    second.change({ temperature: 0.7, seed: 1 });
+    second.change({ seed: undefined });
+    page.dispatchEvent(Object.assign(new Event('storage'), { key: 'kvasir.settings' }));
+    for (const { settings } of [first, second])
+      expect(settings.value).toMatchObject({ system: 'In French.', temperature: 0.7 });
+    expect(second.settings.value.model).toBeUndefined();
+    const { settings } = await openSettings();
+    expect(settings.value).toEqual(first.settings.value);
+    expect(settings.value.seed).toBeUndefined();
+  });
+});
+
 describe('the model of this browser', () => {
   const URL_OF_MODEL = 'http://models.test/small.gguf';
   const opened: (BrowserModel | undefined)[] = [];

@@ -47,22 +47,31 @@ const defaults: Settings = {
   ...{ ...STYLES.balanced, repetitionPenalty: 1, maxTokens: 4096, system: '' },
 };
 
-function read(): Settings {
+/** What has been changed, by any tab. */
+function readChanged(): Partial<Settings> {
   try {
-    return { ...defaults, ...JSON.parse(localStorage.getItem(KEY) ?? '{}') };
+    return JSON.parse(localStorage.getItem(KEY) ?? '{}');
   } catch {
-    return defaults;
+    return {};
   }
 }
 
-export const settings = signal(read());
+export const settings = signal<Settings>({ ...defaults, ...readChanged() });
 
 export const change = (changed: Partial<Settings>): void => {
   settings.value = { ...settings.value, ...changed };
+  // Other tabs may have changed other settings.
+  localStorage.setItem(KEY, JSON.stringify({ ...readChanged(), ...changed }));
 };
 
+addEventListener('storage', ({ key }) => {
+  if (key !== KEY) return;
+  // What runs is each tab's own.
+  const { place, device, codec, model } = settings.value;
+  settings.value = { ...defaults, ...readChanged(), place, device, codec, model };
+});
+
 effect(() => {
-  localStorage.setItem(KEY, JSON.stringify(settings.value));
   document.documentElement.dataset.theme = settings.value.theme;
 });
 

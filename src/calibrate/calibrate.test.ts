@@ -1,8 +1,8 @@
-import { existsSync } from 'node:fs';
-import { mkdtemp, readdir } from 'node:fs/promises';
+import { existsSync, readdirSync, readlinkSync } from 'node:fs';
+import { mkdtemp, readdir, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { beforeAll, expect, it } from 'vitest';
+import { beforeAll, expect, it, vi } from 'vitest';
 import { writeTempModel } from '../../test/support/gguf-writer.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
 import { loadModel } from '../api/model.ts';
@@ -10,8 +10,16 @@ import { type CalibrateOptions, type CalibrationProgress, type CalibrationWork, 
 import { AUTO, choosePlan } from '../plan/auto.ts';
 import { planShapeOf } from '../plan/plan.ts';
 import { readProfile } from '../plan/profile-store.ts';
-import { InputError } from '../util/errors.ts';
+import { FormatError, InputError } from '../util/errors.ts';
 import { packageVersion } from '../util/version.ts';
+
+const linkOf = (path: string) => {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return undefined;
+  }
+};
 
 const texts = ['Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20)];
 const options: CalibrateOptions = {
@@ -43,7 +51,7 @@ it('writes a profile that loadModel finds, and returns it', async () => {
   expect(work).toMatchObject([
     { tokens: 384, sources: [{ name: 'text 1', tokens: 384 }], context: 192, codecs: ['tq35-v'], layers: 2 },
   ]);
-  expect([...new Set(progress.map(({ stage }) => stage))]).toEqual(['reading', 'learning', 'probing']);
+  expect([...new Set(progress.map(({ stage }) => stage))]).toEqual(['hashing', 'reading', 'learning', 'probing']);
   expect(progress.find(({ stage }) => stage === 'learning')).toEqual({ stage: 'learning', done: 1, total: 4 });
   expect(progress.at(-1)).toEqual({ stage: 'probing', done: 6, total: 6 });
 
@@ -88,6 +96,48 @@ it('is undefined when the signal aborts it, and the next call continues', async 
   expect(progress.filter(({ stage }) => stage === 'reading').map(({ done }) => done)).toEqual([1, 2]);
   expect(second!.path).toBe(out);
   expect(await readdir(join(process.env.KVASIR_CACHE!, 'calibrate'))).toEqual([]);
+});
+
+it.each([
+  ['before it begins', () => AbortSignal.abort(), {}],
+  ['while the model is loaded', (stop: AbortController) => stop.signal, { onStart: true }],
+])('is undefined when the signal aborts it %s', async (_, signalOf, { onStart }: { onStart?: boolean }) => {
+  const stop = new AbortController();
+  const result = await calibrate(model, {
+    ...options,
+    seed: 2,
+    signal: signalOf(stop),
+    onStart: () => onStart && stop.abort(),
+  });
+  expect(result).toBeUndefined();
+});
+
+it.runIf(process.platform === 'linux')('closes the model file if it fails before the first stage', async () => {
+  const isOpen = () => readdirSync('/proc/self/fd').some(fd => linkOf(`/proc/self/fd/${fd}`) === model);
+  const failing = calibrate(model, {
+    ...options,
+    onStart() {
+      expect(isOpen()).toBe(true);
+      throw new Error('stop here');
+    },
+  });
+  await expect(failing).rejects.toThrow('stop here');
+  expect(isOpen()).toBe(false);
+});
+
+it('checks where the profile is written before all work', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'kvasir-out-'));
+  const onStart = () => expect.unreachable('the work has begun');
+  const file = join(folder, 'file');
+  await writeFile(file, 'no profile');
+  await expect(calibrate(model, { ...options, out: folder, onStart })).rejects.toThrow(/is not a file/);
+  await expect(calibrate(model, { ...options, out: join(file, 'a.kvprofile'), onStart })).rejects.toThrow(InputError);
+  // Codecs are added to the profile that is there.
+  await expect(calibrate(model, { ...options, out: file, onStart })).rejects.toThrow(FormatError);
+  vi.stubEnv('KVASIR_CACHE', file);
+  const noCheckpoint = calibrate(model, { ...options, onStart });
+  await expect(noCheckpoint).rejects.toThrow(/cannot be written \(ENOTDIR\)\. Set KVASIR_CACHE/);
+  vi.unstubAllEnvs();
 });
 
 it('adds codecs to an existing profile', async () => {

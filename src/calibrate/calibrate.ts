@@ -13,7 +13,7 @@ import { engineRules } from '../engine/options.ts';
 import { estimateCalibrationSeconds, profileShape } from '../engine/profile.ts';
 import { createPlan } from '../plan/plan.ts';
 import { encodeProfile, mergeProfiles, type Profile, type ProfileContent, type TextSource } from '../plan/profile.ts';
-import { findProfile, profilePath, readProfile, writeFileAtomic } from '../plan/profile-store.ts';
+import { checkWritable, findProfile, profilePath, readProfile, writeFileAtomic } from '../plan/profile-store.ts';
 import { isPlainObject } from '../util/describe-value.ts';
 import { InputError } from '../util/errors.ts';
 import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../util/rules.ts';
@@ -41,8 +41,11 @@ export interface CalibrateOptions
   onProgress?: (progress: CalibrationProgress) => void;
 }
 
-/** `reading` counts rows, `learning` sides (keys or values) of layers, `probing` sides and plans. */
-export type CalibrationStage = 'reading' | 'learning' | 'probing';
+/**
+ * `hashing` counts bytes of a file that was not hashed before, `reading` rows, `learning` sides (keys or values) of
+ * layers, `probing` sides and plans.
+ */
+export type CalibrationStage = 'hashing' | 'reading' | 'learning' | 'probing';
 
 /** Progress within a stage. */
 export interface CalibrationProgress {
@@ -109,16 +112,26 @@ const calibrateRules: Record<keyof CalibrateOptions, Rule> = {
  */
 export async function calibrate(name: string, options: CalibrateOptions = {}): Promise<CalibrationResult | undefined> {
   checkOptions('calibrate', options, calibrateRules);
-  const file = await openModelFile(name);
-  const prepare = async () => {
-    const job = await prepareJob(file, options);
-    return { ...job, scored: scoredTokens(job, options) };
-  };
-  const job = await prepare().catch(async error => {
-    await file.gguf.close();
+  const { signal, out } = options;
+  if (out !== undefined) await checkWritable(out);
+  try {
+    const file = await openModelFile(name);
+    return await calibrateFile(file, name, options).finally(() => file.gguf.close());
+  } catch (error) {
+    if (signal?.aborted && error === signal.reason) return undefined;
     throw error;
+  }
+}
+
+async function calibrateFile(file: ModelFile, name: string, options: CalibrateOptions) {
+  const { signal, onProgress, out } = options;
+  const prepared = await prepareJob(file, {
+    ...options,
+    onProgress: ({ done, total }) => onProgress?.({ stage: 'hashing', done, total }),
   });
+  const job = { ...prepared, scored: scoredTokens(prepared, options) };
   const { fingerprint, context, rows, sources, codecShape, checkpoint } = job;
+  const earlier = options.codecs && (await readEarlierProfile(file, fingerprint, out));
   const codecs = job.codecs.map(formatSpec);
   const tokens = rows.length * context;
   const measures = job.scored > 0;
@@ -143,14 +156,13 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
       ...job,
       content,
       workers,
-      signal: options.signal,
-      onProgress: done => options.onProgress?.({ stage: 'learning', done, total: 2 * codecShape.layers }),
+      signal,
+      onProgress: done => onProgress?.({ stage: 'learning', done, total: 2 * codecShape.layers }),
     });
     const measured = trained && (await measure(name, job, { ...content, ...trained }, options));
     if (!measured) return undefined;
 
-    const path = options.out ?? (await profilePath(fingerprint));
-    const earlier = options.codecs && (await readEarlierProfile(file, fingerprint, options.out));
+    const path = out ?? (await profilePath(fingerprint));
     const complete = mergeProfiles(earlier, { ...content, ...trained, ...measured });
     const bytes = await encodeProfile(complete);
     await writeFileAtomic(path, bytes);

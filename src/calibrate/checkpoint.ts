@@ -5,6 +5,7 @@
 import { mkdir, open, readFile, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { writeFileAtomic } from '../plan/profile-store.ts';
+import { fileError } from '../util/file-error.ts';
 
 export interface Checkpoint {
   readonly dir: string;
@@ -16,7 +17,9 @@ export interface Checkpoint {
 }
 
 export async function openCheckpoint(dir: string): Promise<Checkpoint> {
-  await mkdir(dir, { recursive: true });
+  await mkdir(dir, { recursive: true }).catch(error =>
+    fileError(dir, 'written', error, 'Set KVASIR_CACHE to a folder that can be written.'),
+  );
   const path = (name: string) => join(dir, name);
   return {
     dir,

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { checkShape } from '../codec/kv.ts';
 import { formatSpec, type KvSpec, parseSpec } from '../codec/spec.ts';
 import { type ModelFile, planShape } from '../engine/engine.ts';
-import { modelFingerprint } from '../engine/model-fingerprint.ts';
+import { type FingerprintOptions, modelFingerprint } from '../engine/model-fingerprint.ts';
 import { CALIBRATION_SAMPLES, defaultCalibrationTokens } from '../engine/profile.ts';
 import { type DeviceName, isGpu } from '../kernel/open.ts';
 import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
@@ -81,7 +81,7 @@ const MIN_QUERY_STEP = 4;
 const MAX_QUERY_STEP = 16;
 
 /** The options that decide what is read, and where. */
-type JobOptions = CalibrationDataOptions & { device?: DeviceName };
+type JobOptions = CalibrationDataOptions & FingerprintOptions & { device?: DeviceName };
 
 export async function prepareJob(file: ModelFile, options: JobOptions): Promise<CalibrationJob> {
   const { config, rope } = file;
@@ -90,7 +90,7 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   if (context < 16) throw optionError('context', `is ${context}; it must be at least 16 tokens.`);
   if (file.paths.length === 0)
     throw new InputError('Only a model on disk can be calibrated. Give its path or hub name.');
-  const fingerprint = await modelFingerprint(file);
+  const fingerprint = await modelFingerprint(file, options);
   const chosen = await chooseRows(file, options, context);
   const { rows } = chosen;
   const { heads, kvHeads, headDim, layers, attentionScale: scale, attentionSoftcap: softcap } = config;
@@ -110,7 +110,10 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   const probesTurbo = !hasMead || codecs.has(TURBO_SPEC);
   const probedCodecs = [...(hasMead ? ['mead2'] : []), ...(probesTurbo ? [TURBO_SPEC] : [])];
   const attentionWeights: AttentionWeights[] = [];
-  for (let layer = 0; layer < layers; layer++) attentionWeights.push(await readAttentionWeights(file, layer));
+  for (let layer = 0; layer < layers; layer++) {
+    options.signal?.throwIfAborted();
+    attentionWeights.push(await readAttentionWeights(file, layer));
+  }
   const text = sha256([...rows, ...chosen.heldOut].join('\n'));
   const key = sha256(JSON.stringify([packageVersion, fingerprint, text, context, perRow, seed])).slice(0, 16);
   const codecsHash = sha256([...codecs.keys()].join()).slice(0, 8);

@@ -4,7 +4,6 @@ import { basename } from 'node:path';
 import type { Command } from 'commander';
 import {
   type CalibrateOptions,
-  type CalibrationProgress,
   type CalibrationResult,
   type CalibrationStage,
   type CalibrationWork,
@@ -23,7 +22,7 @@ import {
   parseNumber,
   runInterruptible,
 } from './model-command.ts';
-import { createProgress, type Progress } from './progress.ts';
+import { createPhaseBars, type ProgressOptions } from './progress.ts';
 import { readTextFile } from './read-text.ts';
 import { formatShort, printResult } from './table.ts';
 
@@ -37,11 +36,12 @@ interface Options
   json?: boolean;
 }
 
-/** Title and unit of each stage's progress bar. */
-const STAGE_BARS: Record<CalibrationStage, [string, string]> = {
-  reading: ['1 reading', 'rows'],
-  learning: ['2 learning', 'sides'],
-  probing: ['3 probing', 'steps'],
+/** The progress bar of each stage. */
+const STAGE_BARS: Record<CalibrationStage, ProgressOptions> = {
+  hashing: { title: 'hashing', unit: 'B' },
+  reading: { title: '1 reading', unit: 'rows' },
+  learning: { title: '2 learning', unit: 'sides' },
+  probing: { title: '3 probing', unit: 'steps' },
 };
 
 export function addCalibrate(program: Command): void {
@@ -80,7 +80,7 @@ export function addCalibrate(program: Command): void {
 async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
   const { text = [], tokens, context, samples, probeTokens, seed, out } = options;
   const texts = text.map(async path => ({ name: basename(path), text: await readTextFile(path, '--text') }));
-  const bars = createStageBars();
+  const bars = createPhaseBars((stage: CalibrationStage) => STAGE_BARS[stage]);
   const result = await calibrate(model, {
     ...{ tokens, context, samples, probeTokens, seed, out, signal },
     ...deviceOptions(options),
@@ -88,8 +88,11 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
     onlyTexts: options.onlyText,
     codecs: options.kv,
     parseSpecialTokens: options.special,
-    onStart: work => console.error(describeWork(work)),
-    onProgress: bars.update,
+    onStart(work) {
+      bars.end();
+      console.error(describeWork(work));
+    },
+    onProgress: ({ stage, done, total }) => bars.update(stage, done, total),
   }).finally(bars.end);
   if (!result) console.error('stopped; progress is saved. Run the same command again to continue.');
   else printResult(options.json, summarize(result), () => render(result));
@@ -106,24 +109,6 @@ function describeWork({ tokens, sources, context, codecs, layers, measures, seco
     `Text: ${sources.map(({ name, tokens }) => `${name} ${formatCount(tokens)}`).join(', ')}.\n` +
     `About ${formatDuration(seconds)} in total. Ctrl-C saves progress.`
   );
-}
-
-/** One progress bar per stage. */
-function createStageBars() {
-  let stage: CalibrationStage | undefined;
-  let bar: Progress | undefined;
-  return {
-    update(now: CalibrationProgress) {
-      if (now.stage !== stage) {
-        bar?.end();
-        const [title, unit] = STAGE_BARS[now.stage];
-        bar = createProgress({ title, unit });
-      }
-      stage = now.stage;
-      bar?.update(now.done, now.total);
-    },
-    end: () => bar?.end(),
-  };
 }
 
 function summarize(result: CalibrationResult) {

@@ -4,6 +4,7 @@ import { type LoadOptions, loadModel, type Model } from '../api/model.ts';
 import type { ChatOptions } from '../chat/conversation-options.ts';
 import { qualityLossActions } from '../engine/guard.ts';
 import { checkPolicyName, policyNames } from '../eviction/policies.ts';
+import type { LoadProgress } from '../model/weights.ts';
 import { parsePlanSpec } from '../plan/auto.ts';
 import { presets } from '../plan/plan.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
@@ -11,7 +12,7 @@ import { InputError } from '../util/errors.ts';
 import { pick } from '../util/pick.ts';
 import { parseBytes, parseCount } from '../util/units.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
-import { createProgress } from './progress.ts';
+import { createPhaseBars, createProgress } from './progress.ts';
 
 /** Flags that are options of `loadModel` under the same name. */
 const LOAD_FLAGS = [
@@ -157,14 +158,24 @@ export async function loadOptions(name: string, options: ModelOptions, signal?: 
   };
 }
 
+const LOADING_TITLES: Record<LoadProgress['phase'], string> = {
+  fetch: 'downloading',
+  hash: 'hashing',
+  load: 'loading',
+};
+
 /** Loads a model with a progress bar and prints its notices on stderr. */
 export async function loadWithProgress(name: string, options: ModelOptions, signal: AbortSignal): Promise<Model> {
-  const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
+  const bars = createPhaseBars((phase: LoadProgress['phase']) => ({
+    title: LOADING_TITLES[phase],
+    unit: 'B',
+    quiet: !process.stderr.isTTY,
+  }));
   const model = await loadModel(name, {
     ...(await loadOptions(name, options, signal)),
     signal,
-    onProgress: ({ done, total }) => progress.update(done, total),
-  }).finally(progress.end);
+    onProgress: ({ phase, done, total }) => bars.update(phase, done, total),
+  }).finally(bars.end);
   for (const notice of model.notices) console.error(notice);
   return model;
 }

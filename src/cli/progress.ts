@@ -94,6 +94,23 @@ export function createProgress(options: ProgressOptions): Progress {
   };
 }
 
+/** One progress bar after the other, for work in phases. */
+export function createPhaseBars<Phase>(optionsOf: (phase: Phase) => ProgressOptions) {
+  let current: Phase | undefined;
+  let bar: Progress | undefined;
+  return {
+    update(phase: Phase, done: number, total: number) {
+      if (phase !== current) {
+        bar?.end();
+        bar = createProgress(optionsOf(phase));
+      }
+      current = phase;
+      bar?.update(done, total);
+    },
+    end: () => bar?.end(),
+  };
+}
+
 interface Sample {
   time: number;
   done: number;

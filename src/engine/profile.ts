@@ -11,7 +11,7 @@ import { platform } from '../platform/node.ts';
 import { UnsupportedError } from '../util/errors.ts';
 import { formatDuration } from '../util/units.ts';
 import { type ModelFile, planShape } from './engine.ts';
-import { modelFingerprint } from './model-fingerprint.ts';
+import { type FingerprintOptions, modelFingerprint } from './model-fingerprint.ts';
 
 export function profileShape({ config, rope }: Pick<ModelFile, 'config' | 'rope'>): ProfileShape {
   const { layers, kvHeads, headDim, attentionWindows } = config;
@@ -74,18 +74,19 @@ export async function resolveProfile(
   file: ModelFile,
   specs: readonly PlanSpec[],
   input?: ProfileInput,
-  options: { signal?: AbortSignal } = {},
+  options: FingerprintOptions = {},
 ): Promise<ProfileSearch> {
   if (input === undefined && !specs.some(spec => isAuto(spec) || usesProfile(spec))) return {};
   const search: ProfileSearch = {};
-  if (input !== undefined) search.profile = await openProfile(input, { ...options, modelFile: file.paths[0] });
+  if (input !== undefined)
+    search.profile = await openProfile(input, { signal: options.signal, modelFile: file.paths[0] });
   // A model that is not on disk would have to be read as a whole, unless its hash is known; a large file takes long to hash.
   const isOnDisk = file.paths.length > 0;
   const needsFingerprint =
     input === undefined
       ? isOnDisk && (await mayHaveProfile(file.paths[0]))
       : isOnDisk || file.gguf.shards.every(({ sha256 }) => sha256 !== undefined);
-  const fingerprint = needsFingerprint ? await modelFingerprint(file) : undefined;
+  const fingerprint = needsFingerprint ? await modelFingerprint(file, options) : undefined;
   if (input === undefined && fingerprint !== undefined)
     Object.assign(search, await findProfile(file.paths[0], fingerprint));
   if (search.profile) checkProfile(search.profile, profileShape(file), fingerprint);

@@ -66,6 +66,11 @@ describe('evaluate', () => {
     expect(rows.map(({ tokens }) => tokens)).toEqual([29, 29, 29]);
   });
 
+  it('rejects with the reason of a signal that aborts it while the model is loaded', async () => {
+    const reason = new Error('stop here');
+    await expect(evaluate(model, { ...options, signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
+  });
+
   it.each<[object, RegExp]>([
     [{ context: 1 }, /^context must be an integer, 2 or more; got the number 1/],
     [{ chunks: 2 }, /evaluate has no option chunks/],

@@ -124,7 +124,8 @@ const needleRules: Record<keyof NeedleEvaluationOptions, Rule> = {
 
 /**
  * Measures how much each cache format changes a model's predictions on a text: KL divergence from an f16 cache, top-1
- * agreement and perplexity. If the signal aborts it, the result holds what was measured so far.
+ * agreement and perplexity. If the signal aborts it, the result holds what was measured so far; while the model is
+ * loaded, the promise rejects with the signal's reason.
  */
 export async function evaluate(model: ModelInput, options: EvaluateOptions): Promise<Evaluation> {
   checkOptions('evaluate', options, evaluateRules);
@@ -163,7 +164,8 @@ export async function evaluate(model: ModelInput, options: EvaluateOptions): Pro
 
 /**
  * Measures how many facts, planted in generated documents, a model retrieves with each cache format, by document length
- * and depth of the fact. Node only. If the signal aborts it, the result holds what was measured so far.
+ * and depth of the fact. Node only. If the signal aborts it, the result holds what was measured so far; while the model
+ * is loaded, the promise rejects with the signal's reason.
  */
 export async function evaluateNeedle(
   model: ModelInput,

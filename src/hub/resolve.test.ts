@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -41,6 +41,17 @@ test('cacheDir prefers HF_HUB_CACHE, then HF_HOME, then XDG_CACHE_HOME', () => {
 });
 
 describe('resolving a path', () => {
+  // The superuser may list every folder.
+  test.skipIf(process.getuid?.() === 0)('needs no right to list the folder', async () => {
+    const path = write(join(root, 'closed', 'x.gguf'));
+    chmodSync(dirname(path), 0o311);
+    try {
+      expect(await find(path)).toEqual({ path, parts: [path] });
+    } finally {
+      chmodSync(dirname(path), 0o700);
+    }
+  });
+
   test('accepts files with and without .gguf', async () => {
     const path = write(join(root, 'models', 'x.gguf'));
     const bare = write(join(root, 'models', 'sha256-123'));

@@ -110,7 +110,8 @@ export function matchProfile(available: string[], { file }: ProfileName, modelFi
 async function resolveLocalModel(text: string): Promise<ResolvedModel> {
   const path = resolve(text);
   const dir = dirname(path);
-  const model = groupModels(await readdir(dir)).find(({ parts }) => parts.includes(basename(path)));
+  // A folder may be closed to listing and open to reading. The other files of a split model are then found by their names.
+  const model = groupModels(await readdir(dir).catch(() => [])).find(({ parts }) => parts.includes(basename(path)));
   // A file without .gguf in its name may be a model: its first bytes are checked when it is opened.
   if (!model) return { path, parts: [path] };
   requireAllParts(model, `put the missing ones into ${dir}`);
@@ -119,7 +120,7 @@ async function resolveLocalModel(text: string): Promise<ResolvedModel> {
 }
 
 async function rejectFolder(text: string): Promise<never> {
-  const models = groupModels(await readdir(text));
+  const models = groupModels(await readdir(text).catch(() => []));
   const hint = models.length > 0 ? ` It contains:${bulletList(models.map(({ file }) => join(text, file)))}` : '';
   throw new InputError(`'${text}' is a folder: use the path of a .gguf file.${hint}`);
 }

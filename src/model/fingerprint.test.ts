@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto';
-import { mkdir, mkdtemp, readdir, readFile, rm, symlink, utimes, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rename, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { describeWithFile, smolModel } from '../../test/support/shared.ts';
-import { InputError } from '../util/errors.ts';
+import { FormatError, InputError } from '../util/errors.ts';
 import { fingerprintFile, fingerprintFiles, fingerprintSources, knownFingerprint } from './fingerprint.ts';
-import { blobSource, bytesSource } from './source.ts';
+import { blobSource, bytesSource, fileSource } from './source.ts';
 
 const sha256 = (text: string) => createHash('sha256').update(text).digest('hex');
 let folder: string;
@@ -84,6 +84,42 @@ describe('a fingerprint', () => {
     await symlink(elsewhere, join(folder, 'other.gguf'));
     expect(await fingerprintFile(join(folder, 'other.gguf'))).toBe(sha256('bytes'));
     expect(await fingerprintFile(blob)).toBe(sha256('bytes'));
+  });
+});
+
+describe('hashing files', () => {
+  it('reports progress over all files, and can be cancelled', async () => {
+    const paths = [await file('a', 'a'.repeat(3 * 2 ** 20)), await file('b', 'b')];
+    const total = 3 * 2 ** 20 + 1;
+    const seen: object[] = [];
+    await fingerprintFiles(paths, { cacheDir, onProgress: progress => seen.push(progress) });
+    expect(seen).toEqual([2 ** 20, 2 ** 21, 3 * 2 ** 20, total].map(done => ({ done, total })));
+    const again = vi.fn();
+    await fingerprintFiles(paths, { cacheDir, onProgress: again });
+    expect(again).not.toHaveBeenCalled();
+
+    const stop = new AbortController();
+    const reason = new Error('stop here');
+    const onProgress = vi.fn(() => stop.abort(reason));
+    await expect(fingerprintFiles(paths, { signal: stop.signal, onProgress })).rejects.toBe(reason);
+    expect(onProgress).toHaveBeenCalledTimes(1);
+  });
+
+  it.each([
+    ['in place', (path: string) => writeFile(path, 'other text')],
+    ['by another file', async (path: string) => rename(await file('other', 'text'), path)],
+  ])('refuses a file that was replaced after it had been opened: %s', async (_, replace) => {
+    const path = await file('a', 'text');
+    const source = await fileSource(path);
+    try {
+      const opened = [source.version];
+      expect(await fingerprintFiles([path], { cacheDir, opened })).toBe(sha256('text'));
+      await replace(path);
+      await expect(fingerprintFiles([path], { cacheDir, opened })).rejects.toThrow(FormatError);
+      await expect(fingerprintFiles([path], { cacheDir, opened })).rejects.toThrow(/changed while it was in use/);
+    } finally {
+      await source.close();
+    }
   });
 });
 

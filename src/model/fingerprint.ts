@@ -9,11 +9,24 @@ import { yieldToEventLoop } from '../platform/event-loop.ts';
 import { platform } from '../platform/node.ts';
 import { FormatError, InputError } from '../util/errors.ts';
 import { createSha256, sha256, toHex } from '../util/sha256.ts';
-import type { ByteSource } from './source.ts';
+import type { ByteSource, FileVersion } from './source.ts';
 
-export interface FingerprintOptions {
+export interface HashProgress {
+  /** Bytes hashed so far, of all files or sources. */
+  done: number;
+  total: number;
+}
+
+export interface HashOptions {
+  signal?: AbortSignal;
+  onProgress?: (progress: HashProgress) => void;
+}
+
+export interface FingerprintOptions extends HashOptions {
   /** Folder for the cache; nothing is cached without one. */
   readonly cacheDir?: string;
+  /** The files as they were opened: one that has changed since then is refused. */
+  readonly opened?: readonly (FileVersion | undefined)[];
 }
 
 interface CacheEntry {
@@ -29,37 +42,33 @@ const blockBytes = 2 ** 20;
 const sha256Pattern = /^[0-9a-f]{64}$/;
 
 /** The sha256 of one file, in hex. */
-export async function fingerprintFile(path: string, options: FingerprintOptions = {}): Promise<string> {
-  const known = await findFingerprint(path, options);
-  if (known !== undefined) return known;
-  const real = await realPathOf(path);
-  const before = await statOf(real);
-  const hash = await hashFile(real);
-  const after = await statOf(real);
-  if (after.size !== before.size || after.mtimeMs !== before.mtimeMs)
-    throw new FormatError(`${path} changed while it was being read. Wait until it is complete and try again.`);
-  // If the folder is not writable, the file is hashed again next time.
-  if (options.cacheDir !== undefined)
-    await addToCache(options.cacheDir, real, { ...after, sha256: hash }).catch(() => {});
-  return hash;
-}
+export const fingerprintFile = (path: string, options?: FingerprintOptions): Promise<string> =>
+  fingerprintFiles([path], options);
 
 /** The fingerprint of a model: of its only file, or the hash of the fingerprints of its files in order. */
-export async function fingerprintFiles(paths: readonly string[], options: FingerprintOptions = {}): Promise<string> {
+export async function fingerprintFiles(
+  paths: readonly string[],
+  { cacheDir, opened, signal, onProgress }: FingerprintOptions = {},
+): Promise<string> {
+  const files = await Promise.all(paths.map(findFile));
+  const total = files.reduce((sum, { version }) => sum + version.size, 0);
   const fingerprints: string[] = [];
-  for (const path of paths) fingerprints.push(await fingerprintFile(path, options));
+  let done = 0;
+  for (const [i, file] of files.entries()) {
+    if (!isSame(file.version, opened?.[i] ?? file.version))
+      throw new FormatError(
+        `${file.path} changed while it was in use. Wait until it is complete, and load the model again.`,
+      );
+    const advance = (bytes: number) => {
+      signal?.throwIfAborted();
+      done += bytes;
+      onProgress?.({ done, total });
+    };
+    const known = await findFingerprint(file, cacheDir);
+    if (known !== undefined) done += file.version.size;
+    fingerprints.push(known ?? (await hashFile(file, cacheDir, advance)));
+  }
   return combine(fingerprints);
-}
-
-export interface HashProgress {
-  /** Bytes hashed so far, of all sources. */
-  done: number;
-  total: number;
-}
-
-export interface HashOptions {
-  signal?: AbortSignal;
-  onProgress?: (progress: HashProgress) => void;
 }
 
 /**
@@ -97,9 +106,9 @@ export async function fingerprintSources(
 /** As `fingerprintFiles`, but undefined if a file would have to be hashed, which takes seconds. */
 export async function knownFingerprint(
   paths: readonly string[],
-  options: FingerprintOptions = {},
+  { cacheDir }: Pick<FingerprintOptions, 'cacheDir'> = {},
 ): Promise<string | undefined> {
-  const fingerprints = await Promise.all(paths.map(path => findFingerprint(path, options)));
+  const fingerprints = await Promise.all(paths.map(async path => findFingerprint(await findFile(path), cacheDir)));
   return fingerprints.every(found => found !== undefined) ? combine(fingerprints) : undefined;
 }
 
@@ -108,24 +117,39 @@ function combine(fingerprints: readonly string[]): string {
   return toHex(sha256(new TextEncoder().encode(fingerprints.join('\n'))));
 }
 
-/** The name of a blob in the hub cache, or a cached result; undefined if there is neither. */
-async function findFingerprint(path: string, { cacheDir }: FingerprintOptions): Promise<string | undefined> {
-  const { resolve } = platform.node.path;
-  const real = await realPathOf(path);
-  const blob = real === resolve(path) ? undefined : await hubBlobHash(real);
-  if (blob !== undefined || cacheDir === undefined) return blob;
-  const { size, mtimeMs } = await statOf(real);
-  const cached = (await readCache(cacheDir)).get(real);
-  return cached?.size === size && cached.mtimeMs === mtimeMs ? cached.sha256 : undefined;
+interface FoundFile {
+  /** As given. */
+  path: string;
+  /** Without links. */
+  real: string;
+  version: FileVersion;
 }
 
-async function realPathOf(path: string): Promise<string> {
+async function findFile(path: string): Promise<FoundFile> {
   const { realpath } = platform.node.fs.promises;
-  return realpath(path).catch(error => {
+  const real = await realpath(path).catch(error => {
     throw new InputError(`${path} cannot be opened (${error.code ?? error.message}). Check the path.`, {
       cause: error,
     });
   });
+  return { path, real, version: await versionOf(real) };
+}
+
+async function versionOf(real: string): Promise<FileVersion> {
+  const { size, mtimeMs, ino } = await platform.node.fs.promises.stat(real);
+  return { size, mtimeMs, ino };
+}
+
+const isSame = (a: FileVersion, b: FileVersion): boolean =>
+  a.size === b.size && a.mtimeMs === b.mtimeMs && a.ino === b.ino;
+
+/** The name of a blob in the hub cache, or a cached result; undefined if there is neither. */
+async function findFingerprint({ path, real, version }: FoundFile, cacheDir?: string): Promise<string | undefined> {
+  const { resolve } = platform.node.path;
+  const blob = real === resolve(path) ? undefined : await hubBlobHash(real);
+  if (blob !== undefined || cacheDir === undefined) return blob;
+  const cached = (await readCache(cacheDir)).get(real);
+  return cached?.size === version.size && cached.mtimeMs === version.mtimeMs ? cached.sha256 : undefined;
 }
 
 async function hubBlobHash(real: string): Promise<string | undefined> {
@@ -134,18 +158,26 @@ async function hubBlobHash(real: string): Promise<string | undefined> {
   return basename(dirname(real)) === 'blobs' && sha256Pattern.test(name) ? name : undefined;
 }
 
-async function statOf(path: string): Promise<{ size: number; mtimeMs: number }> {
-  const { stat } = platform.node.fs.promises;
-  const { size, mtimeMs } = await stat(path);
-  return { size, mtimeMs };
-}
-
-async function hashFile(path: string): Promise<string> {
+/** Hashes a file and caches the result. `advance` is called with the bytes of each block. */
+async function hashFile(
+  { path, real, version }: FoundFile,
+  cacheDir: string | undefined,
+  advance: (bytes: number) => void,
+): Promise<string> {
   const { createReadStream } = platform.node.fs;
   const { createHash } = platform.node.crypto;
   const hash = createHash('sha256');
-  for await (const chunk of createReadStream(path, { highWaterMark: 2 ** 20 })) hash.update(chunk);
-  return hash.digest('hex');
+  for await (const block of createReadStream(real, { highWaterMark: blockBytes })) {
+    advance(block.length);
+    hash.update(block);
+  }
+  const sha256 = hash.digest('hex');
+  if (!isSame(version, await versionOf(real)))
+    throw new FormatError(`${path} changed while it was being read. Wait until it is complete and try again.`);
+  const { size, mtimeMs } = version;
+  // If the folder is not writable, the file is hashed again next time.
+  if (cacheDir !== undefined) await addToCache(cacheDir, real, { size, mtimeMs, sha256 }).catch(() => {});
+  return sha256;
 }
 
 /** The cached results, oldest first. A damaged cache is ignored. */

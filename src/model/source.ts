@@ -7,12 +7,21 @@ import { createChunkReader } from '../platform/chunks.ts';
 import { platform } from '../platform/node.ts';
 import { FormatError, InputError } from '../util/errors.ts';
 
+/** Tells a file on disk from one that has taken its place. */
+export interface FileVersion {
+  readonly size: number;
+  readonly mtimeMs: number;
+  readonly ino: number;
+}
+
 export interface ByteSource {
   /** A path or file name, for messages. */
   readonly name: string;
   readonly size: number;
   /** In hex, if it is known. */
   readonly sha256?: string;
+  /** A file on disk as it was opened. */
+  readonly version?: FileVersion;
   /** Fills `into` with the bytes from `offset` on. */
   readInto(offset: number, into: Uint8Array): Promise<void>;
   /** Returns a copy of `length` bytes from `offset` on. */
@@ -75,7 +84,8 @@ export async function fileSource(path: string): Promise<ByteSource> {
       done += bytesRead;
     }
   };
-  return createSource(path, stat.size, fill, () => file.close());
+  const { size, mtimeMs, ino } = stat;
+  return { ...createSource(path, size, fill, () => file.close()), version: { size, mtimeMs, ino } };
 }
 
 /** The sha256 of Blobs for which it is known, in hex. */

@@ -38,8 +38,11 @@ interface RowRange {
 }
 
 export interface LoadProgress {
-  /** `fetch`: downloading a URL of known size. `load`: reading tensors into device memory. */
-  phase: 'fetch' | 'load';
+  /**
+   * `fetch`: downloading a URL of known size. `hash`: hashing a file that was not hashed before, to find its profile.
+   * `load`: reading tensors into device memory.
+   */
+  phase: 'fetch' | 'hash' | 'load';
   /** Bytes. */
   done: number;
   total: number;

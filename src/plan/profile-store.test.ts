@@ -1,11 +1,18 @@
-import { mkdir, mkdtemp, rm, symlink, utimes, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { FormatError, InputError } from '../util/errors.ts';
 import { content } from './profile.case.ts';
 import { encodeProfile } from './profile.ts';
-import { findProfile, listProfilePaths, profilePath, readProfile } from './profile-store.ts';
+import {
+  checkWritable,
+  findProfile,
+  listProfilePaths,
+  profilePath,
+  readProfile,
+  writeFileAtomic,
+} from './profile-store.ts';
 
 const { fingerprint } = content;
 const own = await encodeProfile(content);
@@ -112,5 +119,25 @@ describe('reading a profile', () => {
     await expect(readProfile(join(dir, 'none'))).rejects.toThrow(InputError);
     await expect(readProfile(dir)).rejects.toThrow(InputError);
     await expect(readProfile('/dev/zero')).rejects.toThrow(InputError);
+  });
+});
+
+describe('writing a file', () => {
+  it('makes the folders, and leaves no draft behind', async () => {
+    const path = join(dir, 'a', 'b', 'm.kvprofile');
+    await checkWritable(path);
+    await writeFileAtomic(path, own);
+    expect(await readFile(path)).toEqual(Buffer.from(own));
+    const folder = join(dir, 'folder');
+    await mkdir(join(folder, 'full'), { recursive: true });
+    await expect(writeFileAtomic(folder, own)).rejects.toThrow(InputError);
+    await expect(writeFileAtomic(folder, own)).rejects.toThrow(/folder cannot be written \(E\w+\)\. Check the path/);
+    expect((await readdir(dir)).filter(name => name.endsWith('.part'))).toEqual([]);
+  });
+
+  it('checks first where it cannot', async () => {
+    const file = await put('file', 'x');
+    await expect(checkWritable(dir)).rejects.toThrow(/is not a file/);
+    await expect(checkWritable(join(file, 'm.kvprofile'))).rejects.toThrow(InputError);
   });
 });

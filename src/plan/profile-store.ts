@@ -6,7 +6,8 @@
 import { profileNames } from '../hub/profile-name.ts';
 import { type ByteSource, fileSource } from '../model/source.ts';
 import { platform } from '../platform/node.ts';
-import { FormatError } from '../util/errors.ts';
+import { FormatError, InputError } from '../util/errors.ts';
+import { fileError } from '../util/file-error.ts';
 import { formatFileSize } from '../util/units.ts';
 import { decodeProfile, type Profile } from './profile.ts';
 
@@ -106,12 +107,28 @@ export function checkProfileSize(bytes: number, isTotal: boolean, name: string):
   );
 }
 
+/** Throws if `writeFileAtomic` could not write there: before work that takes hours. */
+export async function checkWritable(path: string): Promise<void> {
+  const { constants, promises } = platform.node.fs;
+  const { dirname } = platform.node.path;
+  const failed = (error: NodeJS.ErrnoException) => fileError(path, 'written', error);
+  await promises.mkdir(dirname(path), { recursive: true }).catch(failed);
+  await promises.access(dirname(path), constants.W_OK).catch(failed);
+  const existing = await promises.stat(path).catch(() => undefined);
+  if (existing && !existing.isFile()) throw new InputError(`${path} is not a file. Use another path.`);
+}
+
 /** Writes a file completely or not at all. */
 export async function writeFileAtomic(path: string, bytes: Uint8Array): Promise<void> {
-  const { mkdir, rename, writeFile } = platform.node.fs.promises;
+  const { mkdir, rename, rm, writeFile } = platform.node.fs.promises;
   const { dirname } = platform.node.path;
-  await mkdir(dirname(path), { recursive: true });
   const draft = `${path}.${process.pid}.part`;
-  await writeFile(draft, bytes);
-  await rename(draft, path);
+  try {
+    await mkdir(dirname(path), { recursive: true });
+    await writeFile(draft, bytes);
+    await rename(draft, path);
+  } catch (error) {
+    await rm(draft, { force: true }).catch(() => {});
+    fileError(path, 'written', error as NodeJS.ErrnoException);
+  }
 }

@@ -116,7 +116,7 @@ async function pullProfileOf(
   const target = !isOther && ownNames.includes(file) ? file : free;
   const fingerprint = await fingerprintFiles(
     files.map(({ path }) => path),
-    { cacheDir: await kvasirCacheDir() },
+    { cacheDir: await kvasirCacheDir(), signal: options.signal },
   );
   return storeProfile(source, file, opened, target, fingerprint, options);
 }

@@ -2,7 +2,8 @@
 import { createReadStream } from 'node:fs';
 import { open, realpath, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { CapacityError, InputError } from '../util/errors.ts';
+import { InputError } from '../util/errors.ts';
+import { fileError } from '../util/file-error.ts';
 
 const READ_BYTES = 2 ** 20;
 
@@ -50,12 +51,4 @@ export async function* readFile(path: string): AsyncGenerator<Uint8Array, void> 
   } finally {
     chunks.destroy();
   }
-}
-
-function fileError(path: string, act: 'read' | 'written', error: NodeJS.ErrnoException): never {
-  if (error.code === 'ENOSPC' || error.code === 'EDQUOT')
-    throw new CapacityError(`${path} cannot be written: the disk is full. Free some space, or use another disk.`, {
-      cause: error,
-    });
-  throw new InputError(`${path} cannot be ${act} (${error.code ?? error.message}). Check the path.`, { cause: error });
 }

@@ -173,7 +173,7 @@ async function prepare(model: ModelInput, options: TaskOptions, sampling: Sampli
     const { task, notices: ofTask } = await readTask(file, options);
     const all: readonly TaskItem[] = 'choices' in task ? task.choices : task.questions;
     checkIds(all);
-    const fingerprint = options.results === undefined ? '' : await modelFingerprint(file);
+    const fingerprint = options.results === undefined ? '' : await modelFingerprint(file, { signal: options.signal });
     const keyOf = ({ spec, pageTokens }: Plan, { id, ...item }: TaskItem): string => {
       const parsed = parsePlanSpec(spec);
       const calibration = isAuto(parsed) || usesProfile(parsed) ? profile?.hash : undefined;

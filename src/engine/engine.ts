@@ -52,7 +52,7 @@ export interface Engine {
   readonly device: Device;
   /** Why this device was chosen. */
   readonly why: string;
-  /** A faster device is there, but computes wrong results. */
+  /** A faster device is there, but cannot be opened or computes wrong results. */
   readonly notice?: string;
   readonly config: ModelConfig;
   readonly tokenizer: ChatTokenizer;

@@ -1,7 +1,7 @@
 /** Device selection. Kernels are generated for a model's shape, so each model opens its own device. */
 
 import { platform } from '../platform/node.ts';
-import { KvasirError, UnsupportedError } from '../util/errors.ts';
+import { CapacityError, KvasirError, UnsupportedError } from '../util/errors.ts';
 import type { Device } from './device.ts';
 import { wasmSupport } from './wasm/support.ts';
 import { findAdapter } from './webgpu/adapter.ts';
@@ -32,7 +32,7 @@ export interface OpenedDevice {
   device: Device;
   /** Why this device was selected, for display. */
   why: string;
-  /** A faster device is there, but computes wrong results. */
+  /** A faster device is there, but cannot be opened or computes wrong results. */
   notice?: string;
   /** Whether to compile all kernels before the first pass. False on a software GPU, where compiling unused ones is slow. */
   warmUp: boolean;
@@ -109,41 +109,49 @@ export async function openDevice(
   for (const candidate of candidates) {
     if (name !== 'auto' && name !== candidate.name) continue;
     const missing = (await candidate.missing(shape)) ?? (name === 'auto' ? await candidate.unwanted?.() : undefined);
-    const failed = missing === undefined ? await failure(candidate, shape, options, test) : undefined;
-    if (failed) notice = `${candidate.name} is not used: ${failed}. Update the driver of the GPU, or the browser.`;
-    if (missing === undefined && failed === undefined) {
-      const device = await candidate.open(shape, options);
+    const opened =
+      missing ??
+      (await openTested(candidate, shape, options, test).catch((error: Error) => {
+        // The CPU's memory is the same for the next device.
+        if (name !== 'auto' || (error instanceof CapacityError && candidate.name !== 'webgpu')) throw error;
+        return error.message;
+      }));
+    if (typeof opened !== 'string') {
       const about = `${candidate.name} (${candidate.about})${name === 'auto' ? '' : ', as requested'}`;
       const warmUp = (await candidate.unwanted?.()) === undefined;
       const why = [about, candidate.limitation?.(), ...skipped].filter(part => part !== undefined).join('; ');
-      return { device, why, notice, warmUp };
+      return { device: opened, why, notice, warmUp };
     }
-    skipped.push(`no ${candidate.name}: ${missing ?? failed}`);
+    if (missing === undefined) notice = `${candidate.name} is not used: ${opened}`;
+    skipped.push(`no ${candidate.name}: ${opened.replace(/\.$/, '')}`);
   }
   throw new UnsupportedError(
     `The ${name} device is not available (${skipped.join('; ')}). Use another device, or "auto".`,
   );
 }
 
-/** What is wrong with the results of a candidate. The device that is tested is another one than the one that is used. */
-async function failure(
+const GPU_ADVICE = 'Update the driver of the GPU, or the browser.';
+
+/** Opens a candidate, or says what is wrong with its results. The device that is tested is another one. */
+async function openTested(
   { tested, open }: Candidate,
   shape: DeviceShape,
   options: DeviceOptions,
   test: DeviceTest | undefined,
-): Promise<string | undefined> {
+): Promise<Device | string> {
   const runner = test && (await tested?.());
-  if (!test || !runner) return undefined;
+  if (!test || !runner) return open(shape, options);
   const device = await open(shape, options);
   try {
     const wrong = await test(device);
-    return wrong && `${runner} computes wrong results: ${wrong}`;
+    if (wrong) return `${runner} computes wrong results: ${wrong}. ${GPU_ADVICE}`;
   } catch (error) {
     if (!(error instanceof KvasirError)) throw error;
-    return `${runner} failed its test: ${error.message}`;
+    return `${runner} failed its test: ${error.message} ${GPU_ADVICE}`;
   } finally {
     await device.dispose();
   }
+  return open(shape, options);
 }
 
 /** Whether the device of this name is a GPU here, not one that the CPU emulates. */

@@ -4,7 +4,7 @@
  */
 
 import { platform } from '../../platform/node.ts';
-import { UnsupportedError } from '../../util/errors.ts';
+import { DeviceError, UnsupportedError } from '../../util/errors.ts';
 import { type Limits, limitsOf } from './limits.ts';
 import { PACKED_FEATURE } from './packed-dots.ts';
 
@@ -40,7 +40,12 @@ export interface AdapterInfo {
 export async function findAdapter(): Promise<{ adapter: GPUAdapter; info: AdapterInfo } | string> {
   const gpu = await findGpu();
   if (typeof gpu === 'string') return gpu;
-  const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' });
+  let adapter: GPUAdapter | null;
+  try {
+    adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' });
+  } catch (error) {
+    return `WebGPU cannot look for a GPU (${(error as Error).message})`;
+  }
   if (!adapter) return 'WebGPU finds no GPU (the driver or the Vulkan loader is missing)';
   retained.add(adapter);
   return { adapter, info: describe(adapter, gpu.wgslLanguageFeatures) };
@@ -107,7 +112,7 @@ export async function openAdapter(lower: LowerLimits = {}): Promise<OpenedAdapte
     );
   const { adapter, info } = found;
   const limits = { ...info.limits, ...lower };
-  const device = await adapter.requestDevice({
+  const request: GPUDeviceDescriptor = {
     requiredFeatures: FEATURES.filter(feature => adapter.features.has(feature)) as GPUFeatureName[],
     requiredLimits: {
       maxBufferSize: limits.buffer,
@@ -117,6 +122,13 @@ export async function openAdapter(lower: LowerLimits = {}): Promise<OpenedAdapte
       maxComputeWorkgroupSizeX: limits.invocations,
       maxStorageBuffersPerShaderStage: limits.storageBuffers,
     },
+  };
+  // Such as a driver that is broken, or out of memory.
+  const device = await adapter.requestDevice(request).catch((error: Error) => {
+    throw new DeviceError(
+      `${info.name} cannot be opened (${error.message}). Close other programs that use it, or update its driver.`,
+      { cause: error },
+    );
   });
   retained.add(device);
   device.lost.then(() => retained.delete(device));

@@ -109,7 +109,12 @@ export function checkHeadDim(headDim: number): void {
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   checkHeadDim(options.headDim);
   const { device, info } = await openAdapter(options.limits);
-  return new WebGpuDevice(new Gpu(device, options.packedDots ?? info.packedDots), info, options);
+  try {
+    return new WebGpuDevice(new Gpu(device, options.packedDots ?? info.packedDots), info, options);
+  } catch (error) {
+    device.destroy();
+    throw error;
+  }
 }
 
 export class WebGpuDevice implements Device {

@@ -7,6 +7,9 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { build } from 'esbuild';
 import { afterEach, describe, expect, it, vi } from 'vitest';
+import { createCodec, placeholderLearned } from '../../src/codec/kv.ts';
+import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
+import { parseSpec } from '../../src/codec/spec.ts';
 import { CapacityError, loadModel } from '../../src/index.ts';
 import { createWasmDevice, type WasmOptions } from '../../src/kernel/wasm/device.ts';
 import { Memories } from '../../src/kernel/wasm/memories.ts';
@@ -139,6 +142,27 @@ describe('after a failed growth, no memory is handed out twice', () => {
     expect(first.alloc(64 * 512)).toBe(old);
     expect(tables.addressOf(frequencies, 0, 1)).not.toBe(old);
   });
+});
+
+it('codecs of further layers take memory for their tables only, whatever the number of threads', async () => {
+  const shape = { headDim: 64, kvHeads: 2, pageTokens: 128, ropeFrequencies: createRopeFrequencies(64) };
+  const spec = parseSpec('mead2');
+  const growth = async (threads: number) => {
+    const device = await open({ threads });
+    const bytes: number[] = [];
+    for (let layer = 0; layer < 2; layer++) {
+      const { keys, values } = createCodec(spec, shape, placeholderLearned(spec, shape));
+      const before = device.allocatedBytes;
+      await device.loadCodecs!([{ keys, values, part: 0, keyOffset: 0, valueOffset: 0 }]);
+      bytes.push(device.allocatedBytes - before);
+    }
+    await device.dispose();
+    return bytes;
+  };
+  const [one, four] = [await growth(1), await growth(4)];
+  expect(four[0]).toBeGreaterThan(one[0]);
+  expect(four[1]).toBe(one[1]);
+  expect(one[1]).toBeGreaterThan(0);
 });
 
 it.each([1, 2])('a full device keeps working with what it has, on %i threads', async threads => {

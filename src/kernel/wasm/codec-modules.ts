@@ -24,6 +24,14 @@ export function createCodecModules(heap: Heap, pool: Pool, shape: AttentionShape
   const modules = new Map<PageLayout, Map<PageLayout, { module: CodecModule; loaded: Promise<void> }>>();
   const tables = new Map<PageLayout, CodecTables>();
   let count = 0;
+  let scratch = { address: 0, stride: 0 };
+
+  /** Kernels keep nothing in their scratch between calls, so modules share one: it is allocated anew only for a larger module. */
+  const scratchOf = (keys: PageLayout, values: PageLayout) => {
+    const stride = Math.ceil(codecScratch(shape, keys, values) / 64) * 64 + 64;
+    if (stride > scratch.stride) scratch = { address: heap.alloc(stride * pool.threads), stride };
+    return scratch;
+  };
 
   const upload = (data: Float32Array) => {
     const address = heap.alloc(4 * data.length);
@@ -102,10 +110,8 @@ export function createCodecModules(heap: Heap, pool: Pool, shape: AttentionShape
       modules.set(keys, byValues);
       const known = byValues.get(values);
       if (known) return known.loaded;
-      const stride = Math.ceil(codecScratch(shape, keys, values) / 64) * 64 + 64;
-      const scratch = { address: heap.alloc(stride * pool.threads), stride };
       const side = (layout: PageLayout) => ({ layout, tables: tablesOf(layout) });
-      const module = codecModule(String(count++), shape, side(keys), side(values), scratch, limits);
+      const module = codecModule(String(count++), shape, side(keys), side(values), scratchOf(keys, values), limits);
       const loaded = pool.load(module.bytes);
       byValues.set(values, { module, loaded });
       return loaded;

@@ -62,6 +62,8 @@ export async function storeModel(source: string | File, options: StoreOptions = 
   const id = toHex(sha256(new TextEncoder().encode(origin))).slice(0, 16);
   const name = (typeof source === 'string' ? new URL(source).pathname.split('/').at(-1) : source.name) || 'model';
   const path = `models/${id}/${name}`;
+  // Where nothing can be stored, there are no locks either: this tells why.
+  await openFolder('models').catch(error => throwStorageError(path, 'read', error));
   const store = async () => {
     const stored = await findStored(path, id);
     if (stored) return stored;

@@ -147,6 +147,34 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await visit.context.close();
   });
 
+  it('leaves Enter and Escape to an input method while it writes a word', async () => {
+    const visit = await visitCounting();
+    const { page, answer } = visit;
+    /** What Chromium sends while a word is composed, and Safari right after it. */
+    const press = (selector: string, key: string) =>
+      page.locator(selector).evaluate((field, key) => {
+        for (const composing of [{ isComposing: true }, { keyCode: 229 }])
+          field.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true, ...composing }));
+      }, key);
+    await ask(visit, 'honey');
+    await answer(1);
+    await page.locator('#composer').fill('ha');
+    await press('#composer', 'Enter');
+    await page.getByRole('button', { name: 'Edit' }).press('Enter');
+    await page.locator('.editor textarea').fill('hachi');
+    await press('.editor textarea', 'Enter');
+    await press('.editor textarea', 'Escape');
+    await page.getByRole('button', { name: 'Rename honey' }).press('Enter');
+    await page.locator('.title-field').fill('hachimitsu');
+    await press('.title-field', 'Enter');
+    await press('.title-field', 'Escape');
+    expect(await page.locator('.title-field').inputValue()).toBe('hachimitsu');
+    expect(await page.locator('.editor textarea').inputValue()).toBe('hachi');
+    expect(await page.locator('#composer').inputValue()).toBe('ha');
+    expect(await page.locator('.answer').allTextContents()).toEqual([expect.stringMatching(/^honey 1/)]);
+    await visit.context.close();
+  });
+
   it('jumps to the end, and lists its shortcuts', async () => {
     const visit = await visitCounting(PHONE);
     const { page, answer, violations } = visit;

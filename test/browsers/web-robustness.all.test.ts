@@ -119,6 +119,25 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await first.context.close();
   });
 
+  it('a part of the page that is gone after an update is told, and can be loaded again', async () => {
+    const visit = await app.visit(DESKTOP);
+    const { page } = visit;
+    await page.locator('.badge-name').waitFor();
+    await page.evaluate(async () => {
+      for (const worker of await navigator.serviceWorker.getRegistrations()) await worker.unregister();
+      for (const name of await caches.keys()) await caches.delete(name);
+    });
+    const asset = /compare-.*\.js/;
+    await visit.context.route(asset, route => route.fulfill({ status: 404 }));
+    await page.getByRole('button', { name: 'Compare codecs' }).click();
+    await page.getByText('the page was updated, or there is no network').waitFor();
+    expect(await visit.violations()).toEqual([]);
+    await visit.context.unroute(asset);
+    await page.getByRole('button', { name: 'Try again' }).click();
+    await page.getByRole('heading', { name: 'The same questions, two caches' }).waitFor();
+    await visit.context.close();
+  });
+
   itAll('works without https, as on the page of a server in the same network', async () => {
     const visit = await app.visit(DESKTOP, 'light', app.url.replace('127.0.0.1', LAN_HOST));
     const { page, answer } = visit;
@@ -133,6 +152,12 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.locator('.facts', { hasText: 'as requested' }).waitFor({ state: 'attached' });
     await ask(visit, 'And another one.');
     expect(await answer(2)).not.toBe('');
+    // A model from an address is loaded, but not kept.
+    await page.getByText('Models from the hub').click();
+    await page.getByLabel('Name of a model on the hub').fill('./models/mimir.gguf');
+    await page.keyboard.press('Enter');
+    await page.locator('.field', { hasText: 'Model: mimir.gguf' }).waitFor();
+    await page.locator('.badge-name').waitFor();
     expect(await page.locator('.problem, .notice-row').count()).toBe(0);
     await visit.context.close();
   });

@@ -1,6 +1,7 @@
 /** The app's parts that need no page: events of a stream, what an answer costs, how two answers differ. */
 import fc from 'fast-check';
 import { afterEach, describe, expect, it, vi } from 'vitest';
+import { storeModel } from '../../src/worker/model-store.ts';
 import { readAddress, writeAddress } from '../../web/src/compare/address.ts';
 import { differenceOf, levelOf } from '../../web/src/compare/difference.ts';
 import { measuresOf, shareOf } from '../../web/src/compare/measures.ts';
@@ -11,6 +12,7 @@ import { openServer } from '../../web/src/engine/server.ts';
 import { readEvents } from '../../web/src/engine/sse.ts';
 import { formatBytes, formatSeconds, formatSmall } from '../../web/src/format.ts';
 import { gaugeOf } from '../../web/src/state/gauge.ts';
+import { createLate } from '../../web/src/ui/late.ts';
 
 /** The events of a text that arrives in pieces. */
 async function eventsOf(pieces: readonly Uint8Array<ArrayBuffer>[]) {
@@ -158,8 +160,9 @@ describe('models of the hub', () => {
     expect(parseHubName(`${HUB}/org/tiny`)).toEqual({ repo: 'org/tiny' });
     expect(parseHubName(`${HUB}/org/tiny/tree/main`)).toEqual({ repo: 'org/tiny' });
     expect(parseHubName(`${HUB}/org/tiny/blob/main/a%20b.gguf?x=1`)).toEqual({ repo: 'org/tiny', file: 'a b.gguf' });
-    for (const other of ['', 'tiny', 'https://example.com/org/tiny', 'https://example.com/a.gguf', `${HUB}/org`])
-      expect(parseHubName(other)).toBeUndefined();
+    const paths = ['./models/model.gguf', '../models/model.gguf', '/models/model.gguf', './model.gguf', '-/a', 'a/.b'];
+    const addresses = ['https://example.com/org/tiny', 'https://example.com/a.gguf', `${HUB}/org`, `${HUB}/../tiny`];
+    for (const other of ['', 'tiny', ...paths, ...addresses]) expect(parseHubName(other), other).toBeUndefined();
   });
 
   const list = (...files: [string, number][]) => {
@@ -277,6 +280,24 @@ describe('a comparison', () => {
       /^tq2 takes 2\.0 times less memory than f16\. 1 of 2 answers are the same\. /,
     );
   });
+});
+
+it('a part that is loaded late can be tried again after it has failed', async () => {
+  let isOnline = false;
+  const late = createLate(async () => {
+    if (!isOnline) throw new TypeError('no network');
+    return 'module';
+  });
+  expect(late()).toBeUndefined();
+  await vi.waitFor(() => expect(late.hasFailed.value).toBe(true));
+  isOnline = true;
+  expect(late()).toBeUndefined();
+  late.retry();
+  await vi.waitFor(() => expect(late()).toBe('module'));
+});
+
+it('a model that cannot be stored says why', async () => {
+  await expect(storeModel('http://kvasir.test/a.gguf')).rejects.toThrow(/not served from https or localhost/);
 });
 
 it('numbers are written for people', () => {

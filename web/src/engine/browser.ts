@@ -14,10 +14,10 @@ import {
 } from './engine.ts';
 import { fileNameOf, modelTitle } from './model-names.ts';
 import { createSessions, MAX_OPEN } from './sessions.ts';
-import { openStoredModel } from './storage.ts';
+import { canStore, openStoredModel } from './storage.ts';
 
 /**
- * A file that the user has chosen, and whether it is to be stored; the address of one, which is stored; or the path of one
+ * A file that the user has chosen, and whether it is to be stored; the address of one, which is stored if the page can; or the path of one
  * that is. `profile`: one that the user has chosen.
  */
 export type BrowserModel = ({ file: File; isKept?: boolean } | { url: string } | { path: string }) & { profile?: Blob };
@@ -78,7 +78,7 @@ const NOT_A_MODEL: readonly string[] = ['FormatError', 'UnsupportedError'];
 async function start(model: BrowserModel | undefined, options: Parameters<typeof startWorker>[1]) {
   if (!model) return startWorker(await fetchFile(MIMIR.model), { ...options, profile: await fetchFile(MIMIR.profile) });
   // What comes from the network is kept for the next visit.
-  if ('url' in model) return startWorker(model.url, { ...options, store: true });
+  if ('url' in model) return startWorker(model.url, { ...options, store: canStore });
   if ('file' in model) return startWorker(model.file, { ...options, store: model.isKept });
   return startWorker(await openStoredModel(model.path), options);
 }

@@ -19,9 +19,11 @@ export interface HubFile {
   bytes?: number;
 }
 
-const NAME = /^(?:hf:)?([\w.-]+\/[\w.-]+)(?::([\w.-]+)|\/([^?#]+\.gguf))?$/i;
+/** Owner and name. A path such as `./models/a.gguf` is none. */
+const REPO = '[a-z\\d][\\w.-]*/[a-z\\d][\\w.-]*';
+const NAME = new RegExp(`^(?:hf:)?(${REPO})(?::([\\w.-]+)|/([^?#]+\\.gguf))?$`, 'i');
 /** What follows the repository in the address of a page or file. */
-const PAGE = /^([\w.-]+\/[\w.-]+)(?:\/(?:tree\/[^/]+\/?|(?:blob|resolve)\/[^/]+\/([^?#]+\.gguf)))?\/?$/i;
+const PAGE = new RegExp(`^(${REPO})(?:/(?:tree/[^/]+/?|(?:blob|resolve)/[^/]+/([^?#]+\\.gguf)))?/?$`, 'i');
 /** Without a quantization in the name: the first of these, else the smallest file. */
 const USUAL = ['Q4_K_M', 'Q4_0', 'Q4_1', 'Q8_0'];
 const PART = /-\d{5}-of-\d{5}\.gguf$/i;

@@ -30,6 +30,8 @@ export const english = {
     connecting: 'Connecting',
     waiting: (what: string) => `${what}…`,
     progress: (what: string, fraction: number) => `${what} ${Math.round(100 * fraction)} %`,
+    updated: 'This part of the page cannot be loaded: the page was updated, or there is no network. Reload it.',
+    reload: 'Reload',
     drop: 'Drop a document to ask about it, or a .gguf file to use it as the model',
   },
 

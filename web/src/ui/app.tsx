@@ -71,7 +71,12 @@ export function App() {
       );
       if (!address) return;
       isComparing.value = true;
-      void import('../compare/compare.tsx').then(({ openAddress }) => openAddress(address));
+      import('../compare/compare.tsx').then(
+        ({ openAddress }) => openAddress(address),
+        () => {
+          // The comparison tells it.
+        },
+      );
     };
     openShared();
     addEventListener('hashchange', openShared);
@@ -144,7 +149,21 @@ export function App() {
 
 function Comparison() {
   const comparison = lateComparison();
-  return comparison ? <comparison.Compare /> : null;
+  if (comparison) return <comparison.Compare />;
+  if (!lateComparison.hasFailed.value) return null;
+  return (
+    <div class="notice-box" role="alert">
+      <p>{texts.app.updated}</p>
+      <div class="row">
+        <button type="button" class="button primary" onClick={() => location.reload()}>
+          {texts.app.reload}
+        </button>
+        <button type="button" class="button" onClick={lateComparison.retry}>
+          {texts.failure.tryAgain}
+        </button>
+      </div>
+    </div>
+  );
 }
 
 function Body() {

@@ -1,5 +1,5 @@
 /** Where the user writes: text, documents, send and stop. */
-import { useComputed, useSignal } from '@preact/signals';
+import { useComputed } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { ACCEPTED } from '../documents/read-document.ts';
 import { tokensInCache } from '../state/answering.ts';
@@ -8,6 +8,7 @@ import { changeDraft, draft, removeAttachment } from '../state/drafts.ts';
 import { texts } from '../texts/index.ts';
 import { AttachmentCard, addFiles, attachmentError, ReadingCards, reading } from './attachments.tsx';
 import { AttachIcon, SendIcon, StopIcon } from './icons.tsx';
+import { onKeys } from './keys.ts';
 import { Marked } from './marked.tsx';
 
 interface ComposerProps {
@@ -21,7 +22,6 @@ interface ComposerProps {
 export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerProps) {
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
-  const isComposing = useSignal(false);
   const { engine } = connection.value;
   const { text, attachments } = draft.value;
   const isReading = reading.value.length > 0;
@@ -49,10 +49,10 @@ export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerPro
     if (canSend) onSend();
   };
 
-  const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key === 'Enter' && !event.shiftKey && !isComposing.value) submit(event);
+  const onKeyDown = onKeys(event => {
+    if (event.key === 'Enter' && !event.shiftKey) submit(event);
     if (event.key === 'ArrowUp' && text === '') editLast(event);
-  };
+  });
 
   const onPaste = (event: ClipboardEvent) => {
     const files = [...(event.clipboardData?.files ?? [])];
@@ -88,12 +88,6 @@ export function Composer({ placeholder, isRunning, onSend, onStop }: ComposerPro
         onInput={event => changeDraft({ text: event.currentTarget.value })}
         onKeyDown={onKeyDown}
         onPaste={onPaste}
-        onCompositionStart={() => {
-          isComposing.value = true;
-        }}
-        onCompositionEnd={() => {
-          isComposing.value = false;
-        }}
       />
       <div class="composer-row">
         <button

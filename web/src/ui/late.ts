@@ -1,19 +1,35 @@
 /** Parts of the app that are loaded when they are first needed, so that the page opens without them. */
-import { signal } from '@preact/signals';
+import { type ReadonlySignal, signal } from '@preact/signals';
 
-/**
- * A function that returns a module, or undefined until it is loaded. The first call starts to load it; components that
- * have called it are rendered again when it is there. Without a network it stays undefined.
- */
-export function createLate<T>(load: () => Promise<T>): () => T | undefined {
+export interface Late<T> {
+  /**
+   * The module, or undefined until it is loaded. The first call starts to load it; components that have called it are
+   * rendered again when it is there.
+   */
+  (): T | undefined;
+  /** Without a network, or after the app was updated: its files have other names then. */
+  readonly hasFailed: ReadonlySignal<boolean>;
+  retry(): void;
+}
+
+export function createLate<T>(load: () => Promise<T>): Late<T> {
   const loaded = signal<T | undefined>(undefined);
+  const hasFailed = signal(false);
   let isStarted = false;
-  const start = async () => {
+  const start = () => {
     isStarted = true;
-    loaded.value = await load().catch(() => undefined);
+    load().then(
+      module => {
+        loaded.value = module;
+      },
+      () => {
+        hasFailed.value = true;
+      },
+    );
   };
-  return () => {
-    if (!isStarted) void start();
+  const read = () => {
+    if (!isStarted) start();
     return loaded.value;
   };
+  return Object.assign(read, { hasFailed, retry: start });
 }

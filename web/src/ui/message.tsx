@@ -9,6 +9,7 @@ import { texts } from '../texts/index.ts';
 import { AttachmentCard } from './attachments.tsx';
 import { CopyButton } from './copy-button.tsx';
 import { EditIcon, ForkIcon, NextIcon, PreviousIcon, RetryIcon } from './icons.tsx';
+import { onKeys } from './keys.ts';
 import { Markdown } from './markdown.tsx';
 
 interface MessageProps {
@@ -90,7 +91,7 @@ function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string)
         onInput={event => {
           draft.value = event.currentTarget.value;
         }}
-        onKeyDown={event => {
+        onKeyDown={onKeys(event => {
           if (event.key === 'Escape') {
             event.stopPropagation();
             onCancel();
@@ -99,7 +100,7 @@ function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string)
             event.preventDefault();
             save();
           }
-        }}
+        })}
       />
       <div class="editor-row">
         <span class="editor-note quiet">{texts.messages.earlierKept}</span>

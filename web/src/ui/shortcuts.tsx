@@ -3,6 +3,7 @@ import { signal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { texts } from '../texts/index.ts';
 import { Dialog } from './dialog.tsx';
+import { onKeys } from './keys.ts';
 
 const { keys } = texts.shortcuts;
 
@@ -58,7 +59,7 @@ export function actionOf(
 
 export function useShortcuts(actions: ShortcutActions): void {
   useEffect(() => {
-    const onKeyDown = (event: KeyboardEvent) => {
+    const onKeyDown = onKeys((event: KeyboardEvent) => {
       // There, Escape closes the panel.
       if (document.querySelector('dialog[open]')) return;
       const isInField = (event.target as Element).matches?.('input, textarea, select') ?? false;
@@ -67,7 +68,7 @@ export function useShortcuts(actions: ShortcutActions): void {
       if (action !== 'stop') event.preventDefault();
       if (action === 'list') isListShown.value = true;
       else actions[action]();
-    };
+    });
     addEventListener('keydown', onKeyDown);
     return () => removeEventListener('keydown', onKeyDown);
   });

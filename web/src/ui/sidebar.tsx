@@ -9,6 +9,7 @@ import { searchConversations } from '../state/search.ts';
 import { texts } from '../texts/index.ts';
 import { askToDelete } from './deletion.tsx';
 import { DeleteIcon, EditIcon, PlusIcon } from './icons.tsx';
+import { onKeys } from './keys.ts';
 import { isListShown } from './shortcuts.tsx';
 import { ThemePicker } from './theme-picker.tsx';
 import { isTransferShown } from './transfer-dialog.tsx';
@@ -34,9 +35,9 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
         onInput={event => {
           query.value = event.currentTarget.value;
         }}
-        onKeyDown={event => {
+        onKeyDown={onKeys(event => {
           if (event.key === 'Enter' && query.value && found[0]) choose(() => open(found[0]!));
-        }}
+        })}
       />
       <nav aria-label={texts.app.conversations}>
         {conversations.value.length === 0 && <p class="quiet empty">{texts.sidebar.empty}</p>}
@@ -141,14 +142,14 @@ function TitleField({ title, onDone }: { title: string; onDone(title?: string): 
       maxLength={200}
       defaultValue={title}
       onBlur={event => finish(event.currentTarget.value)}
-      onKeyDown={event => {
+      onKeyDown={onKeys(event => {
         if (event.key === 'Enter') finish(event.currentTarget.value);
         if (event.key !== 'Escape') return;
         // It stops no answer, and closes no drawer.
         event.stopPropagation();
         event.preventDefault();
         finish();
-      }}
+      })}
     />
   );
 }

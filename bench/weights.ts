@@ -74,6 +74,7 @@ const models: Record<string, TinyOptions> = {
   Q8_0: { ...DENSE, type: 'Q8_0' },
   Q4_0: { ...DENSE, type: 'Q4_0' },
   IQ4_NL: { ...DENSE, type: 'IQ4_NL' },
+  IQ4_XS: { ...DENSE, type: 'IQ4_XS' },
   'qwen3moe Q4_K': { ...QWEN_EXPERTS, type: 'Q4_K' },
   'gpt-oss MXFP4': { ...GPT_OSS, type: 'Q8_0', expertType: 'MXFP4' },
 };

@@ -331,7 +331,6 @@ const unsupportedTypes: Record<number, string> = {
   19: 'IQ1_S',
   21: 'IQ3_S',
   22: 'IQ2_S',
-  23: 'IQ4_XS',
   24: 'I8',
   25: 'I16',
   26: 'I32',

@@ -121,6 +121,7 @@ const superblocks: Partial<Record<WeightType, { d: number; dmin?: number; ratio?
   Q4_K: { d: 0, dmin: 2, ratio: 7.5 },
   Q5_K: { d: 0, dmin: 2, ratio: 15.5 },
   Q6_K: { d: 208 },
+  IQ4_XS: { d: 0 },
 };
 
 /** Random weights of about the given RMS; `mean` applies to block types only. */

@@ -12,7 +12,7 @@
  *            16 h + 4 i + b of row r
  *
  * Q4_1 and Q8_0 take as many bytes as in the file, other types a few more: Q2_K and Q3_K are widened to 4 bits, and the
- * products of the scales of K types are rounded to f16. Float types stay as they are in the file.
+ * products of the scales of superblocks are rounded to f16. Float types stay as they are in the file.
  */
 import { fromF16, toF16 } from '../float.ts';
 import { e2m1Levels, iq4Levels } from '../weights/blocks.ts';
@@ -60,6 +60,7 @@ export const packedFormats: Record<WeightType, PackedFormat> = {
   Q6_K: { bits: 6, group: 16, mins: false, codeOffset: 32 },
   Q8_0: { bits: 8, group: 32, mins: false },
   IQ4_NL: { bits: 4, group: 32, mins: false, levels: 'iq4' },
+  IQ4_XS: { bits: 4, group: 32, mins: false, levels: 'iq4' },
   MXFP4: { bits: 4, group: 32, mins: false, levels: 'e2m1', codeOffset: 16 },
 };
 

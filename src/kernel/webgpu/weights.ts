@@ -5,8 +5,8 @@
  *            of signed bytes, or 32 floats as in the file (2 or 4 bytes each)
  *   scales   per group of 32 or 16 values of an integer block: one f16 scale; with minima, f16 scale and f16 minimum
  *
- * value = scale (code - zero) + minimum. Types of 2 and 3 bits are widened to nibbles, those of 5 and 6 and IQ4_NL to
- * bytes.
+ * value = scale (code - zero) + minimum. Types of 2 and 3 bits are widened to nibbles, those of 5 and 6 and with
+ * a table of levels to bytes.
  *
  * 32 rows form a row tile (the last is padded with zeros) and are interleaved, so that 32 invocations with one row each
  * read 512 contiguous bytes. In units of 16 bytes, vector v of block b of row r of tile n is at ((n B + b) V + v) 32 + r,

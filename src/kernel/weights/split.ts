@@ -18,6 +18,7 @@ export const splitters: Record<QuantizedType, blocks.SplitFunction> = {
   Q5_K: superblocks.splitQ5_K,
   Q6_K: superblocks.splitQ6_K,
   IQ4_NL: blocks.splitIQ4_NL,
+  IQ4_XS: superblocks.splitIQ4_XS,
   MXFP4: blocks.splitMXFP4,
 };
 

@@ -1,12 +1,12 @@
 /**
- * Weight superblocks ("K" types): 256 values in groups of 16 or 32. Each group has an integer scale, and a minimum in some
+ * Weight superblocks ("K" types and IQ4_XS): 256 values in groups of 16 or 32. Each group has an integer scale, and a minimum in some
  * types; f16 factors d and dmin scale those. Codes are split as in blocks.ts, as bytes of words.
  *
  * Two-bit codes are stored in halves of 128 values: 32 bytes per half, value 32 s + i of the half in bits 2s, 2s + 1 of
  * byte i.
  */
 import { fromF16 } from '../float.ts';
-import { byteAt, type SplitFunction, subtractFromBytes, wordAt } from './blocks.ts';
+import { byteAt, iq4Levels, type SplitFunction, subtractFromBytes, wordAt } from './blocks.ts';
 
 /** The two-bit codes of values 4 i to 4 i + 3. */
 const twoBits = (halves: Uint16Array, at: number, i: number): number =>
@@ -87,5 +87,23 @@ export const splitQ6_K: SplitFunction = (halves, at, { words, scales }) => {
   for (let i = 0; i < 64; i++) {
     const low = (wordAt(halves, at, ((i >> 5) << 4) | (i & 15)) >>> (((i >> 4) & 1) * 4)) & 0x0f0f0f0f;
     words[i] = subtractFromBytes(low | (twoBits(halves, at + 64, i) << 4), 32);
+  }
+};
+
+/**
+ * 0-1 d, 2-3 the high two bits of eight six-bit scales for groups of 32 (from bit 2 g on; 32 is zero), 4-7 their low four
+ * bits, 8-135 nibbles that index the levels of IQ4_NL: 16 bytes per group, value i low, value 16 + i high.
+ */
+export const splitIQ4_XS: SplitFunction = (halves, at, { codes, scales }) => {
+  const d = fromF16(halves[at]);
+  for (let g = 0; g < 8; g++) {
+    const low = (byteAt(halves, at + 2, g >> 1) >> (4 * (g & 1))) & 15;
+    const high = (halves[at + 1] >> (2 * g)) & 3;
+    scales[g] = d * ((low | (high << 4)) - 32);
+    for (let i = 0; i < 16; i++) {
+      const pair = byteAt(halves, at + 4, 16 * g + i);
+      codes[32 * g + i] = iq4Levels[pair & 15];
+      codes[32 * g + 16 + i] = iq4Levels[pair >> 4];
+    }
   }
 };

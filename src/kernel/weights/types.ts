@@ -28,6 +28,7 @@ export const weightFormats = {
   Q5_K: { id: 13, block: 256, bytes: 176 },
   Q6_K: { id: 14, block: 256, bytes: 210 },
   IQ4_NL: { id: 20, block: 32, bytes: 18 },
+  IQ4_XS: { id: 23, block: 256, bytes: 136 },
   // Blocks of 32 values and 17 bytes, taken in pairs: everything here is at an even address.
   MXFP4: { id: 39, block: 64, bytes: 34 },
 } as const satisfies Record<string, WeightFormat>;

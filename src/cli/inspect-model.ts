@@ -76,7 +76,7 @@ async function inspectModel(model: string, flags: Flags) {
       addBos: tokenizer.addBos,
       ends: [...tokenizer.eosIds].map(nameOf),
     },
-    template: typeof template === 'string' ? { characters: template.length } : undefined,
+    template: typeof template === 'string' ? { characters: template.length, note: file.template.note } : undefined,
     keyBias,
     profile: path,
     cache: { preset: chosen.preset, spec, bits: chosen.bits, predicted: chosen.predicted },
@@ -87,6 +87,9 @@ async function inspectModel(model: string, flags: Flags) {
     ...(flags.tensors && { tensors: tensors.map(({ name, type, shape, bytes }) => ({ name, type, shape, bytes })) }),
   };
 }
+
+const describeTemplate = ({ characters, note }: { characters: number; note?: string }): string =>
+  `${formatCount(characters)} characters${note ? `. ${toPrintable(note)}` : ''}`;
 
 const measuredCodecs = (profile?: Profile): string[] =>
   (profile?.measurements ?? []).map(({ kv }) => kv).filter(kv => !kv.startsWith('auto'));
@@ -132,7 +135,7 @@ function render(inspection: Inspection, tiers?: readonly Tier[]): string {
       ['parts', partsText(config)],
       ['tokenizer', `${tokenizer.kind} (${tokenizer.pre ?? 'default'}), ${formatCount(tokenizer.vocab)} tokens`],
       ['', boundaryTokens.filter(Boolean).join(', ')],
-      ['template', template ? `${formatCount(template.characters)} characters` : 'none; ChatML is used'],
+      ['template', template ? describeTemplate(template) : 'none; ChatML is used'],
       ['cache', formatCache(cache)],
       ['profile', profile ?? 'none; kvasir calibrate MODEL learns one'],
       ['K bias', keyBias?.isLarge ? keyBiasText(keyBias) : undefined],

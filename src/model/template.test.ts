@@ -101,6 +101,28 @@ describe('templates of model families', () => {
     expect(template.render([], { now: new Date(2026, 1, 3, 4, 5) })).toBe('03 February 2026, Tue 04:05 % %Q');
   });
 
+  it('formats hours of twelve, days of the year, and numbers without zeros', () => {
+    const { render } = createChatTemplate({ source: '{{ strftime_now("%-d/%-m %I:%M %p %j %-j %-H %-I %-M %-B") }}' });
+    expect(render([], { now: new Date(2026, 1, 3, 0, 5) })).toBe('3/2 12:05 AM 034 34 0 12 5 February');
+    expect(render([], { now: new Date(2024, 11, 31, 13, 0) })).toBe('31/12 01:00 PM 366 366 13 1 0 December');
+  });
+
+  it.each([
+    '{% raw %}{{ x }}{% endraw %}',
+    "{% from 'a' import b %}",
+    '{% include "x" %}',
+    '{%+ if true %}a{% endif %}',
+  ])('keeps the error of a template that cannot be parsed until it is used: %s', source => {
+    const template = createChatTemplate({ source });
+    expect(template.note).toMatch(/^The chat template cannot be used: .*[^.]\. Use complete, or run --raw\.$/s);
+    expect(() => template.render(chat)).toThrow(FormatError);
+    expect(() => template.render(chat)).toThrow(template.note);
+    // The other template is not concerned.
+    const withTools = createChatTemplate({ source: 'hi', toolSource: source });
+    expect([withTools.note, withTools.render(chat)]).toEqual([undefined, 'hi']);
+    expect(() => withTools.render(chat, { variables: { tools: [{}] } })).toThrow(FormatError);
+  });
+
   it('rejects invalid messages', () => {
     const message = { role: 'user' } as unknown as { role: string; content: string };
     expect(() => createChatTemplate({}).render([message])).toThrow(InputError);

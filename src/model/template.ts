@@ -1,7 +1,7 @@
 /** Chat templates: render a list of messages into the prompt format that the model was trained on. */
 import { FormatError, InputError } from '../util/errors.ts';
 import { type ChatMessage, templateMessages } from './message.ts';
-import { parseTemplate, renderTemplate } from './template/bounded.ts';
+import { type Program, parseTemplate, renderTemplate } from './template/bounded.ts';
 import { strftime } from './template/strftime.ts';
 
 export type { ChatMessage, TextPart, ToolCall } from './message.ts';
@@ -37,7 +37,7 @@ export const reservedVariables: readonly string[] = [
 ];
 
 export interface ChatTemplate {
-  /** A notice that the file has no template and ChatML is used. */
+  /** A notice that the file has no template and ChatML is used, or that its template cannot be used. */
   readonly note?: string;
   /** The template's source: the file's, with that of its template for tools, or ChatML. */
   readonly source: string;
@@ -52,26 +52,39 @@ const CHATML =
 const NO_TEMPLATE =
   'The model file has no chat template; ChatML is used. A base model only continues text: use complete, or run --raw.';
 
+/** A template that cannot be parsed fails when it is used: without it, the model can still continue text. */
+function tryParse(
+  source: string,
+): { program: Program; error?: undefined } | { program?: undefined; error: FormatError } {
+  try {
+    return { program: parseTemplate(source) };
+  } catch (error) {
+    if (!(error instanceof FormatError)) throw error;
+    return { error: new FormatError(`${error.message} Use complete, or run --raw.`, { cause: error }) };
+  }
+}
+
 /**
  * Templates come from model files and are untrusted: one that runs too long, produces too much or nests too deep fails
- * with a FormatError. `raise_exception` in a template throws an InputError.
+ * with a FormatError when it renders. `raise_exception` in a template throws an InputError.
  */
 export function createChatTemplate(options: ChatTemplateOptions): ChatTemplate {
   const { source, toolSource, bosToken = '', eosToken = '' } = options;
-  const plainProgram = parseTemplate(source ?? CHATML);
-  const toolProgram = toolSource === undefined ? plainProgram : parseTemplate(toolSource);
+  const plain = tryParse(source ?? CHATML);
+  const forTools = toolSource === undefined ? plain : tryParse(toolSource);
   const sources = [source ?? CHATML, toolSource ?? ''].join('');
   // OpenAI's newer word for the system: templates that do not know it would leave such a message out.
   const knowsDeveloper = sources.includes('developer');
   return {
     source: sources,
-    note: source === undefined ? NO_TEMPLATE : undefined,
+    note: source === undefined ? NO_TEMPLATE : plain.error?.message,
 
     render(messages, { addGenerationPrompt = true, variables = {}, now = new Date() } = {}, mapLiteral = text => text) {
       const prepared = templateMessages(messages).map(message =>
         message.role === 'developer' && !knowsDeveloper ? { ...message, role: 'system' } : message,
       );
-      const program = variables.tools ? toolProgram : plainProgram;
+      const { program, error } = variables.tools ? forTools : plain;
+      if (error) throw error;
       const render = (list: typeof prepared) =>
         renderTemplate(program, mapLiteral, {
           // Always defined, as in transformers: templates compare them with none.

@@ -262,6 +262,8 @@ function asFormatError<T>(run: () => T): T {
   } catch (error) {
     if (error instanceof KvasirError) throw error;
     const reason = error instanceof Error ? error.message : String(error);
-    throw new FormatError(`The chat template cannot be used: ${reason.slice(0, 300)}`, { cause: error });
+    throw new FormatError(`The chat template cannot be used: ${reason.slice(0, 300).replace(/\.$/, '')}.`, {
+      cause: error,
+    });
   }
 }

@@ -210,8 +210,7 @@ describe.each(quickDevices)('the end of the context on %s', device => {
       outcomes.push(ids.join());
     }
     expect(new Set(outcomes).size).toBe(1);
-    await using narrow = await load({ context: 16, overflow: 'slide' });
-    await expect(narrow.complete('a')).rejects.toThrow(/needs a context of more than one page/);
+    await expect(load({ context: 16, overflow: 'slide' })).rejects.toThrow(/needs a context of more than one page/);
   });
 });
 
@@ -342,6 +341,14 @@ describe('loading', () => {
     await using _ = await load({ context: fits, memoryLimit: limit });
     await expect(load({ context: fits + 32, memoryLimit: limit })).rejects.toThrow(CapacityError);
     await expect(load({ memoryLimit: 1000 })).rejects.toThrow(/smaller model/);
+  });
+
+  it('takes a chat template that cannot be used: text can be continued', async () => {
+    const broken = blobOf({ metadata: { 'tokenizer.chat_template': '{% raw %}{{ x }}{% endraw %}' } });
+    await using model = await load({}, broken);
+    expect(model.notices).toEqual([expect.stringMatching(/^The chat template cannot be used: .* run --raw\.$/)]);
+    expect((await model.complete(prompt, greedy)).ids).toHaveLength(24);
+    await expect(model.conversation().send('Hi').result()).rejects.toThrow(/^The chat template cannot be used/);
   });
 
   it('rejects invalid arguments', async () => {

@@ -1,5 +1,6 @@
 /** The public model: load it, generate text, dispose it. */
 
+import { checkSlides } from '../cache/create-sequence.ts';
 import type { CacheTiers, KvCache, KvCacheStats, NearestText } from '../cache/kv-cache.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { AnswerDelta } from '../chat/answer.ts';
@@ -38,7 +39,7 @@ import { createPolicy, type EvictionPolicyName } from '../eviction/policies.ts';
 import type { ModelConfig } from '../model/model-config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
-import { type KvMode, type Plan, type Preset, withMode } from '../plan/plan.ts';
+import type { KvMode, Plan, Preset } from '../plan/plan.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { settleWithin } from '../platform/event-loop.ts';
 import { restoreSession } from '../session/session.ts';
@@ -219,16 +220,20 @@ const STORE_TIME_LIMIT_MS = 10_000;
  */
 export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
   checkLoadOptions(options);
-  const { overflow = 'error', kvMode = 'packed', kvMemory = 'auto' } = options;
+  const { overflow = 'error', kvMemory = 'auto' } = options;
   const file = await openModelFile(input, options);
   const { config, template } = file;
   const context = options.context ?? Math.min(config.context, MAX_DEFAULT_CONTEXT);
-  const chosen = await resolvePlan(file, { ...options, context })
-    .then(({ plan, notice }) => ({ plan: withMode(plan, kvMode), notice }))
-    .catch(async error => {
-      await file.gguf.close();
-      throw error;
-    });
+  const choose = async () => {
+    const chosen = await resolvePlan(file, { ...options, context });
+    const { plan } = chosen;
+    if (overflow === 'slide') checkSlides(context, { pageTokens: plan.pageTokens, recent: plan.window.recent });
+    return chosen;
+  };
+  const chosen = await choose().catch(async error => {
+    await file.gguf.close();
+    throw error;
+  });
   const { plan } = chosen;
   const engine = await loadEngine(file, { plan, context, kvMemory, guard: guardBytes(config, plan) }, options);
   const notices = [

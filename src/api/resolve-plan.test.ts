@@ -9,6 +9,7 @@ import { tinyModel } from '../../test/support/tiny-model.ts';
 import { openModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { profileShape } from '../engine/profile.ts';
+import { planBytes } from '../plan/plan.ts';
 import { measuredContent } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
 import { type LoadOptions, loadModel } from './model.ts';
@@ -74,4 +75,13 @@ it('is what a profile in the cache folder recommends, also for small; safe and a
 it('a codec has the divergence that was measured of it', async () => {
   expect(await planOf(model, { kv: 'tq4', profile })).toEqual({ spec: 'tq4', predicted: 0.25 });
   expect(await planOf(model, { kv: 'tq3', profile })).toEqual({ spec: 'tq3' });
+});
+
+it('holds the exact pages of shadow mode within the memory of a context', async () => {
+  const [context, contextMemory] = [2048, 1.5 * 2 ** 20];
+  await using shadow = await loadModel(model, { device: 'js', context, contextMemory, kvMode: 'shadow' });
+  expect(shadow.plan.mode).toBe('shadow');
+  expect(planBytes(shadow.plan, context)).toBeLessThanOrEqual(contextMemory);
+  await using packed = await loadModel(model, { device: 'js', context, contextMemory });
+  expect(shadow.plan.bits).toBeLessThan(packed.plan.bits);
 });

@@ -260,7 +260,8 @@ export function createSequence(options: SequenceOptions): Sequence {
   };
 }
 
-function checkSlides(context: number, sealing: SealingRule): void {
+/** Throws if a sequence of this context could not drop whole pages. */
+export function checkSlides(context: number, sealing: SealingRule): void {
   if (context > tailCapacity(sealing)) return;
   throw new CapacityError(
     option =>

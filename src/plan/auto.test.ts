@@ -11,7 +11,7 @@ import { parseSpec } from '../codec/spec.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
 import { CapacityError, InputError, SpecError } from '../util/errors.ts';
 import { choosePlan, formatPlanSpec, isAuto, parsePlanSpec } from './auto.ts';
-import { createPlan, fixedBytes, maxTokensIn, type Plan, planBytes } from './plan.ts';
+import { createPlan, fixedBytes, maxTokensIn, type Plan, planBytes, withMode } from './plan.ts';
 import type { Profile } from './profile.ts';
 
 const shape = { layers: 4, kvHeads: 2, headDim: 16, pageTokens: 128, ropeFrequencies: Float64Array.of(1, 0.1) };
@@ -100,6 +100,17 @@ describe('a memory budget', () => {
       if (plan.bits < 5.9) expect(bytes).toBeGreaterThan(contextMemory - finest);
     },
   );
+
+  it.each(['shadow', 'two-tier'] as const)('has room for the exact pages of a cache in %s mode', kvMode => {
+    const exact = planBytes(createPlan(parseSpec('f16'), shape), context);
+    const contextMemory = exact + 130_000;
+    const plan = choosePlan(parsePlanSpec('auto'), shape, profile, { contextMemory, context, kvMode });
+    const bytes = planBytes(withMode(plan, kvMode), context);
+    expect(bytes).toBeLessThanOrEqual(contextMemory);
+    expect(bytes).toBeGreaterThan(contextMemory - 60_000);
+    const ask = () => choosePlan(parsePlanSpec('auto'), shape, profile, { contextMemory: exact / 2, context, kvMode });
+    expect(ask).toThrow(CapacityError);
+  });
 
   it('that is large enough gives f16', () => {
     expect(choosePlan(parsePlanSpec('auto'), shape, profile, { contextMemory: 1e7, context }).spec).toBe('f16');

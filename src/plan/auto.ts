@@ -37,11 +37,13 @@ import {
   createPlan,
   createPlanFromCodecs,
   fixedBytes,
+  type KvMode,
   maxPagesIn,
   type Plan,
   type PlanShape,
   planBytes,
   shapeOfLayer,
+  withMode,
 } from './plan.ts';
 import type { Profile } from './profile.ts';
 
@@ -100,6 +102,8 @@ export interface MemoryTarget {
   /** Max bytes of one sequence of `context` tokens. */
   contextMemory?: number;
   context?: number;
+  /** Modes with exact pages need room for them, too. Default: `packed`. */
+  kvMode?: KvMode;
 }
 
 /** Creates the plan of any spec, `auto` or not. */
@@ -117,8 +121,9 @@ export function choosePlan(spec: PlanSpec, shape: PlanShape, profile?: Profile, 
   const maxBits = Math.min(spec.bits ?? Number.POSITIVE_INFINITY, affordable ?? Number.POSITIVE_INFINITY);
   const bits = Number.isFinite(maxBits) ? maxBits : DEFAULT_BITS;
   const plan = createAutoPlan(spec, bits, shape, profile, affordable !== undefined);
-  if (target.contextMemory !== undefined && planBytes(plan, target.context!) > target.contextMemory)
-    throw new CapacityError(describeTooSmall(target, plan));
+  const stored = withMode(plan, target.kvMode ?? 'packed');
+  if (target.contextMemory !== undefined && planBytes(stored, target.context!) > target.contextMemory)
+    throw new CapacityError(describeTooSmall(target, stored));
   return plan;
 }
 
@@ -231,7 +236,7 @@ const dataFreeCodec = (bits: number, shape: PlanShape): string =>
 function bitsForMemory(
   spec: AutoSpec,
   shape: PlanShape,
-  { contextMemory = 0, context }: MemoryTarget,
+  { contextMemory = 0, context, kvMode = 'packed' }: MemoryTarget,
   errorBytes: number,
 ): number {
   if (context === undefined || !Number.isInteger(context) || context < 1)
@@ -241,7 +246,7 @@ function bitsForMemory(
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
   const empty = createPlanFromCodecs('', window, exact.codecs, shape);
   const exactBytes = sealedBytes(empty.leaf, pages, empty.pageTokens);
-  const room = contextMemory - (planBytes(empty, context) - exactBytes) - errorBytes;
+  const room = contextMemory - (planBytes(withMode(empty, kvMode), context) - exactBytes) - errorBytes;
   if (pages === 0) return room >= 0 ? 16 : 0;
   const edges = 2 * Math.min(window.edge, shape.layers / 2);
   const edgeBytes = (exactBytes * edges) / shape.layers;

@@ -75,17 +75,25 @@ async function withLock(
   await navigator.locks.request(`kvasir conversation ${conversation}`, options, lock => work(lock !== null));
 }
 
-/** Changes a conversation as it is shown here, unless another tab answers in it, or has changed it meanwhile. */
-export const changeAlone = ({ id, updated }: Conversation, work: () => Promise<void>): Promise<void> =>
-  withLock(id, { ifAvailable: true }, async isFree => {
-    // What cannot be read is not newer: the conversation goes on, and saving tells why it cannot be saved.
-    const isNewest = isFree && ((await readUpdated(id).catch(() => undefined)) ?? 0) <= updated;
-    if (isNewest) await work();
-    else refuse(texts.messages.otherTab);
-  });
+/** Conversations that this tab is about to change. */
+const changing = new Set<string>();
 
-/** Conversations whose answer is about to begin. */
-const starting = new Set<string>();
+/** Changes a conversation as it is shown here, unless another tab answers in it, or has changed it meanwhile. */
+export async function changeAlone({ id, updated }: Conversation, work: () => Promise<void>): Promise<void> {
+  if (runs.value.has(id) || changing.has(id)) return;
+  changing.add(id);
+  try {
+    await withLock(id, { ifAvailable: true }, async isFree => {
+      // What cannot be read is not newer: the conversation goes on, and saving tells why it cannot be saved.
+      const isNewest = isFree && ((await readUpdated(id).catch(() => undefined)) ?? 0) <= updated;
+      changing.delete(id);
+      if (isNewest) await work();
+      else refuse(texts.messages.otherTab);
+    });
+  } finally {
+    changing.delete(id);
+  }
+}
 
 /** Answers the last of these messages, which become those of the conversation. */
 export async function answer(
@@ -94,19 +102,12 @@ export async function answer(
   options: AnswerOptions = {},
 ): Promise<void> {
   const { engine } = connection.value;
-  const { id } = conversation;
-  if (!engine || messages.length === 0 || runs.value.has(id) || starting.has(id)) return;
-  const running = runs.value.size + starting.size;
-  if (running >= engine.info.maxAnswers) return refuse(texts.messages.tooMany(running));
-  starting.add(id);
-  try {
-    await changeAlone(conversation, () => {
-      starting.delete(id);
-      return answerWith(engine, withMessages(conversation, messages), options);
-    });
-  } finally {
-    starting.delete(id);
-  }
+  if (!engine || messages.length === 0) return;
+  await changeAlone(conversation, async () => {
+    const { size } = runs.value;
+    if (size >= engine.info.maxAnswers) return refuse(texts.messages.tooMany(size));
+    await answerWith(engine, withMessages(conversation, messages), options);
+  });
 }
 
 /** At least this often an answer is saved while it grows. */

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { FormatError, NetworkError } from '../util/errors.ts';
 import { toPrintable } from './format.ts';
+import { unusedProxyNotice } from './proxy.ts';
 
 /** A hub server: its URL, the access token and the retry settings. */
 export interface Hub {
@@ -156,9 +157,11 @@ export async function withRetries<T>(
     } catch (error) {
       if (!(error instanceof TransientError)) throw error;
       if (failures++ >= retries) {
-        throw new NetworkError(`${error.message}. Check the network and run the same command again; ${partialKept}.`, {
-          cause: error,
-        });
+        const proxy = unusedProxyNotice(hub.endpoint);
+        throw new NetworkError(
+          `${error.message}. Check the network and run the same command again; ${partialKept}.${proxy}`,
+          { cause: error },
+        );
       }
       const wait =
         error.retryAfterMs ?? Math.min(hub.retryDelayMs * 2 ** (failures - 1), 30_000) * (0.75 + Math.random() / 2);

@@ -1,7 +1,7 @@
 import { appendFileSync, existsSync, lstatSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test, vi } from 'vitest';
 import { type PullOptions, pull } from '../hub.ts';
 import { fingerprintFile } from '../model/fingerprint.ts';
 import { CapacityError, FormatError, InputError, NetworkError } from '../util/errors.ts';
@@ -235,6 +235,10 @@ describe('an unreliable connection', () => {
     await expect(get()).rejects.toThrow('wait 60 minutes; a token in HF_TOKEN raises the limit');
     await hub.close();
     await expect(get(repo, { retries: 1 })).rejects.toThrow(/ECONNREFUSED.*Check the network/);
+    vi.stubEnv('HTTP_PROXY', 'http://127.0.0.1:1');
+    const behindProxy = await get(repo, { retries: 0 }).catch(error => error);
+    vi.unstubAllEnvs();
+    expect(behindProxy.message).toMatch(/ECONNREFUSED.*HTTP_PROXY is set and not in use/);
   });
 });
 

@@ -67,7 +67,7 @@ function createBodyReader(
   };
   const readOn = async (end: number): Promise<Blob> => {
     while (done < end) {
-      const { value } = await asNetworkError(name, options, () => reader.read());
+      const { value } = await asNetworkError(name, options, () => readUnlessAborted(reader, options.signal));
       if (!value) break;
       chunks.push(value);
       done += value.length;
@@ -93,6 +93,19 @@ function createBodyReader(
     next.catch(() => {});
     return next;
   };
+}
+
+/** The signal may be another one than that of the request, whose body then goes on, or stalls. */
+async function readUnlessAborted<T>(reader: ReadableStreamDefaultReader<T>, signal?: AbortSignal) {
+  const cancel = () => void reader.cancel(signal?.reason).catch(() => {});
+  signal?.addEventListener('abort', cancel);
+  try {
+    const chunk = await reader.read();
+    signal?.throwIfAborted();
+    return chunk;
+  } finally {
+    signal?.removeEventListener('abort', cancel);
+  }
 }
 
 /** Errors of the network, but not of the caller's signal, as NetworkError. */

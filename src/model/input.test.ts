@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { build } from 'esbuild';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { splitGguf, writeGguf } from '../../test/support/gguf-writer.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
 import { CapacityError, FormatError, InputError, NetworkError } from '../util/errors.ts';
@@ -131,6 +131,23 @@ describe('over the network', () => {
   it('can be aborted', async () => {
     const signal = AbortSignal.abort();
     await expect(openModel(`${address}/model.gguf`, { signal })).rejects.toThrow(/abort/i);
+  });
+
+  it('can be aborted while the body of a Response stalls', async () => {
+    const cancelled = vi.fn();
+    const start = file.subarray(0, 100);
+    const body = new ReadableStream({
+      start: controller => controller.enqueue(start),
+      pull: () => new Promise(() => {}),
+      cancel: cancelled,
+    });
+    const response = new Response(body, { headers: { 'content-length': String(file.length) } });
+    const stop = new AbortController();
+    const reason = new Error('stop here');
+    const opening = openModel(response, { signal: stop.signal });
+    setTimeout(() => stop.abort(reason), 20);
+    await expect(opening).rejects.toBe(reason);
+    expect(cancelled).toHaveBeenCalledExactlyOnceWith(reason);
   });
 
   it('rejects a Response that has been read, and other protocols', async () => {

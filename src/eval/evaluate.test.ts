@@ -66,6 +66,11 @@ describe('evaluate', () => {
     expect(rows.map(({ tokens }) => tokens)).toEqual([29, 29, 29]);
   });
 
+  it('counts the caches of all codecs before it begins', async () => {
+    const short = evaluate(model, { ...options, kv: ['tq4', 'f16', 'tq2'], memoryLimit: 1000 });
+    await expect(short).rejects.toThrow(/tokens of f16, tq4, tq2, scratch/);
+  });
+
   it('rejects with the reason of a signal that aborts it while the model is loaded', async () => {
     const reason = new Error('stop here');
     await expect(evaluate(model, { ...options, signal: AbortSignal.abort(reason) })).rejects.toBe(reason);

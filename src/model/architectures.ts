@@ -83,6 +83,12 @@ export const architectures = {
   },
   // Without images all parts of a position are equal, and its RoPE is that of qwen3.
   qwen3vl: { models: 'Qwen 3 VL without images', pairing: 'halves', qkNorm: 'head' },
+  qwen3vlmoe: {
+    models: 'Qwen 3 VL 30B-A3B and 235B-A22B without images',
+    pairing: 'halves',
+    qkNorm: 'head',
+    experts: { in: 'all', softmaxOver: 'chosen' },
+  },
   phi3: { models: 'Phi-3, 3.5 and 4', pairing: 'halves', fusedGateUp: true, longRope: true, ignoresWindow: true },
   smollm3: { models: 'SmolLM3', pairing: 'adjacent', ropelessEvery: 4 },
   granite: {
@@ -111,6 +117,7 @@ export const architectures = {
     localRopeBase: 'same',
   },
   olmoe: { models: 'OLMoE', pairing: 'halves', qkNorm: 'row', experts: { in: 'all', softmaxOver: 'all' } },
+  exaone: { models: 'EXAONE 3 and 3.5', pairing: 'halves', ropeFactors: true },
   exaone4: {
     models: 'EXAONE 4',
     pairing: 'halves',
@@ -121,6 +128,10 @@ export const architectures = {
     ropelessFull: true,
   },
   glm4: { models: 'GLM-4', pairing: 'adjacent', bias: 'optional', norms: 'both', fusedGateUp: true },
+  internlm2: { models: 'InternLM 2 and 2.5', pairing: 'adjacent' },
+  ernie4_5: { models: 'ERNIE 4.5 0.3B', pairing: 'adjacent', bias: 'optional' },
+  seed_oss: { models: 'Seed-OSS', pairing: 'halves', bias: 'optional', ffnNorm: 'post_attention_norm' },
+  gemma: { models: 'Gemma 1', pairing: 'halves', activation: 'gelu', scaledEmbedding: true },
   gemma2: {
     models: 'Gemma 2',
     pairing: 'halves',

@@ -10,7 +10,7 @@ const REASONS: readonly [reason: string, names: string][] = [
   [
     'its mixture of experts is not implemented',
     'arctic afmoe bailingmoe bailingmoe2 dbrx deepseek dots1 ernie4_5-moe exaone-moe glm4moe grok hunyuan-moe ' +
-      'llama4 mimo2 minimax-m2 phimoe qwen3vlmoe',
+      'llama4 mimo2 minimax-m2 phimoe',
   ],
   [
     'its layer norms, which subtract a mean, are not implemented',

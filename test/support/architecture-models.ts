@@ -86,6 +86,11 @@ export const architectureModels: Record<string, TinyOptions> = {
     headDim: 32,
     metadata: { 'qwen3vl.rope.dimension_sections': arrayOf('i32', [6, 5, 5, 0]) },
   },
+  qwen3vlmoe: {
+    architecture: 'qwen3vlmoe',
+    headDim: 32,
+    metadata: { 'qwen3vlmoe.rope.dimension_sections': arrayOf('i32', [6, 5, 5, 0]) },
+  },
   phi3: { architecture: 'phi3', kvHeads: 4, metadata: PHI_NAME },
   'phi3, LongRoPE, short': { architecture: 'phi3', longRope: true, context: 64, metadata: PHI_LONG },
   'phi3, LongRoPE, long': { architecture: 'phi3', longRope: true, metadata: PHI_LONG },
@@ -95,6 +100,7 @@ export const architectureModels: Record<string, TinyOptions> = {
     metadata: GRANITE,
   },
   olmo2: { architecture: 'olmo2', tied: false },
+  exaone: { architecture: 'exaone', ropeFactors: true, tied: false },
   exaone4: { architecture: 'exaone4' },
   // llama.cpp knows EXAONE's 32B by its layers.
   'exaone4, windows': {
@@ -126,6 +132,10 @@ export const architectureModels: Record<string, TinyOptions> = {
       'granite.rope.scaling.finetuned': false,
     },
   },
+  internlm2: { architecture: 'internlm2', tied: false },
+  ernie4_5: { architecture: 'ernie4_5' },
+  seed_oss: { architecture: 'seed_oss', headDim: 32, bias: true, tied: false },
+  gemma: { architecture: 'gemma', headDim: 32, kvHeads: 1 },
   gemma2: {
     architecture: 'gemma2',
     layers: 4,

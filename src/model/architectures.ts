@@ -37,8 +37,8 @@ export interface Traits {
   ropeFactors?: boolean;
   /** LongRoPE: factors for contexts up to the original length, and for longer ones. */
   longRope?: boolean;
-  /** The metadata may scale embeddings, what layers add to the residual stream, and logits. */
-  scales?: boolean;
+  /** The metadata may scale embeddings, what layers add to the residual stream, and logits, or always does. */
+  scales?: 'optional' | 'always';
   /** Embeddings are multiplied by the square root of the width. */
   scaledEmbedding?: boolean;
   /** In models with this many layers, scores are divided by the square root of width / heads, not of the head dim. */
@@ -96,7 +96,7 @@ export const architectures = {
     pairing: 'adjacent',
     bias: 'optional',
     ropeFactors: true,
-    scales: true,
+    scales: 'optional',
     ropeSwitch: true,
   },
   granitemoe: {
@@ -104,10 +104,11 @@ export const architectures = {
     pairing: 'adjacent',
     bias: 'optional',
     ropeFactors: true,
-    scales: true,
+    scales: 'optional',
     ropeSwitch: true,
     experts: { in: 'all', softmaxOver: 'chosen' },
   },
+  minicpm: { models: 'MiniCPM 1 and 4', pairing: 'adjacent', scales: 'always', longRope: true },
   olmo2: {
     models: 'OLMo 2 and 3',
     pairing: 'halves',

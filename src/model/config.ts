@@ -186,8 +186,9 @@ function readScales(
   width: number,
 ): { embedding: number; residual: number; logits: number } {
   if (!scales) return { embedding: scaledEmbedding ? Math.sqrt(width) : 1, residual: 1, logits: 1 };
+  const fallback = scales === 'optional' ? 1 : undefined;
   // Some files write zero for the default.
-  const scale = (key: string) => (meta.value(key) === 0 ? 1 : meta.float(key, { min: 1e-4, max: 1e6, fallback: 1 }));
+  const scale = (key: string) => (meta.value(key) === 0 ? 1 : meta.float(key, { min: 1e-4, max: 1e6, fallback }));
   return { embedding: scale('embedding_scale'), residual: scale('residual_scale'), logits: 1 / scale('logit_scale') };
 }
 

@@ -33,6 +33,12 @@ const GRANITE = {
   'granite.attention.scale': 0.015625,
 };
 
+const MINICPM = {
+  'minicpm.embedding_scale': typed('f32', 12),
+  'minicpm.residual_scale': 0.25,
+  'minicpm.logit_scale': typed('f32', 9),
+};
+
 /** Named by their architecture and what is special. */
 export const architectureModels: Record<string, TinyOptions> = {
   llama: { architecture: 'llama', ropeFactors: true, bias: true },
@@ -98,6 +104,16 @@ export const architectureModels: Record<string, TinyOptions> = {
   granite: {
     architecture: 'granite',
     metadata: GRANITE,
+  },
+  minicpm: { architecture: 'minicpm', metadata: MINICPM },
+  'minicpm, LongRoPE': {
+    architecture: 'minicpm',
+    longRope: true,
+    metadata: {
+      ...MINICPM,
+      'minicpm.rope.scaling.type': 'longrope',
+      'minicpm.rope.scaling.original_context_length': 64,
+    },
   },
   olmo2: { architecture: 'olmo2', tied: false },
   exaone: { architecture: 'exaone', ropeFactors: true, tied: false },

@@ -12,7 +12,7 @@ import { InputError } from '../util/errors.ts';
 import { pick } from '../util/pick.ts';
 import { parseBytes, parseCount } from '../util/units.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
-import { createPhaseBars, createProgress } from './progress.ts';
+import { createPhaseBars, createProgress, type ProgressOptions } from './progress.ts';
 
 /** Flags that are options of `loadModel` under the same name. */
 const LOAD_FLAGS = [
@@ -164,17 +164,23 @@ const LOADING_TITLES: Record<LoadProgress['phase'], string> = {
   load: 'loading',
 };
 
-/** Loads a model with a progress bar and prints its notices on stderr. */
-export async function loadWithProgress(name: string, options: ModelOptions, signal: AbortSignal): Promise<Model> {
+/** A progress bar for each phase of loading. */
+export function createLoadingBars(options: Pick<ProgressOptions, 'quiet' | 'stream'>) {
   const bars = createPhaseBars((phase: LoadProgress['phase']) => ({
+    ...options,
     title: LOADING_TITLES[phase],
     unit: 'B',
-    quiet: !process.stderr.isTTY,
   }));
+  return { update: ({ phase, done, total }: LoadProgress) => bars.update(phase, done, total), end: bars.end };
+}
+
+/** Loads a model with a progress bar and prints its notices on stderr. */
+export async function loadWithProgress(name: string, options: ModelOptions, signal: AbortSignal): Promise<Model> {
+  const bars = createLoadingBars({ quiet: !process.stderr.isTTY });
   const model = await loadModel(name, {
     ...(await loadOptions(name, options, signal)),
     signal,
-    onProgress: ({ phase, done, total }) => bars.update(phase, done, total),
+    onProgress: bars.update,
   }).finally(bars.end);
   for (const notice of model.notices) console.error(notice);
   return model;

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { createProgress, type ProgressOptions } from './progress.ts';
+import { createPhaseBars, createProgress, type ProgressOptions } from './progress.ts';
 
 /** A progress bar with a recording stream and a manual clock. */
 function stage(options: Partial<ProgressOptions>, isTTY: boolean, columns = 80) {
@@ -149,4 +149,14 @@ describe('the time left', () => {
     const [, minutes, seconds] = line().match(/(\d+):(\d+) left/) ?? [];
     expect(60 * Number(minutes) + Number(seconds)).toBeLessThan((1.2 * 6800) / 50);
   });
+});
+
+test('work in phases has one bar after the other', () => {
+  const lines: string[] = [];
+  const bars = createPhaseBars((title: string) => ({ title, unit: 'B', stream: { write: line => lines.push(line) } }));
+  bars.update('hashing', 1, 4);
+  bars.update('hashing', 2, 4);
+  bars.update('loading', 1, 2);
+  bars.end();
+  expect(lines.map(line => line.slice(0, 11))).toEqual(['hashing 25%', 'loading 50%']);
 });

@@ -17,13 +17,13 @@ import type { ServiceInfo } from '../worker/service.ts';
 import {
   addModelArgument,
   addModelOptions,
+  createLoadingBars,
   loadOptions,
   type ModelOptions,
   parseChoice,
   parseList,
   parseNumber,
 } from './model-command.ts';
-import { createProgress } from './progress.ts';
 import { readTextFile } from './read-text.ts';
 import { formatCache, formatDevice } from './stats.ts';
 import { formatPlural } from './table.ts';
@@ -152,13 +152,13 @@ async function run(model: string, options: Options): Promise<void> {
   const { host, port, cors, logRequests, logPrompts, maxSequences, prefillShare, batchInvariant } = options;
   // A bar on a terminal, elsewhere lines of the log.
   const stream = process.stderr.isTTY ? process.stderr : { write: (line: string) => logger.info(line.trim()) };
-  const progress = createProgress({ title: 'loading', unit: 'B', stream });
+  const progress = createLoadingBars({ stream });
   const backend = startBackend({
     model,
     loadOptions: { ...(await loadOptions(model, options)), maxSequences, prefillShare, batchInvariant },
     maxPassMs: options.engineTimeout * 1000,
     onEvent: event => {
-      if (event.type === 'progress') return progress.update(event.progress.done, event.progress.total);
+      if (event.type === 'progress') return progress.update(event.progress);
       if (event.type === 'output') return logger.info({ engine: event.stream }, event.line);
       progress.end();
       // The first start reports on the terminal.

@@ -234,6 +234,7 @@ function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Mod
     otherBiases: false,
     sinkLogits: false,
     qkNorm: undefined,
+    ropeFirst: false,
     norms: 'inputs',
     ffnNorm: 'ffn_norm',
     activation: 'silu',

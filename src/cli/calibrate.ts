@@ -36,9 +36,9 @@ interface Options
   json?: boolean;
 }
 
-/** The progress bar of each stage. */
+/** The progress bar of each stage. Hashing takes seconds: no line in a log. */
 const STAGE_BARS: Record<CalibrationStage, ProgressOptions> = {
-  hashing: { title: 'hashing', unit: 'B' },
+  hashing: { title: 'hashing', unit: 'B', quiet: !process.stderr.isTTY },
   reading: { title: '1 reading', unit: 'rows' },
   learning: { title: '2 learning', unit: 'sides' },
   probing: { title: '3 probing', unit: 'steps' },

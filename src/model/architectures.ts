@@ -13,8 +13,10 @@ export interface Traits {
   bias?: 'always' | 'optional' | 'everywhere';
   /** The softmax of attention includes a logit per head (`attn_sinks`). */
   sinkLogits?: boolean;
-  /** RMS norms of queries and keys before RoPE: of each head, or of all heads together. Default: none. */
+  /** RMS norms of queries and keys: of each head, or of all heads together. Default: none. */
   qkNorm?: 'head' | 'row';
+  /** RoPE comes before them. */
+  ropeFirst?: true;
   /** Where the norms of attention and feed-forward are: at their inputs, their outputs, or both. Default: inputs. */
   norms?: 'inputs' | 'outputs' | 'both';
   /** The tensor with the norm of the feed-forward network's input. Default: ffn_norm. */
@@ -68,6 +70,8 @@ export const architectures = {
   },
   mistral3: { models: 'Mistral Small 3, Ministral 3', pairing: 'adjacent', ropeFactors: true, ignoresWindow: true },
   qwen2: { models: 'Qwen 2 and 2.5', pairing: 'halves', bias: 'always' },
+  // Without images all parts of a position are equal, and its RoPE is that of qwen2; so it is with qwen3vl.
+  qwen2vl: { models: 'Qwen 2 VL and 2.5 VL without images', pairing: 'halves', bias: 'always' },
   qwen2moe: {
     models: 'Qwen 1.5 and 2 MoE',
     pairing: 'halves',
@@ -81,7 +85,6 @@ export const architectures = {
     qkNorm: 'head',
     experts: { in: 'all', softmaxOver: 'chosen' },
   },
-  // Without images all parts of a position are equal, and its RoPE is that of qwen3.
   qwen3vl: { models: 'Qwen 3 VL without images', pairing: 'halves', qkNorm: 'head' },
   qwen3vlmoe: {
     models: 'Qwen 3 VL 30B-A3B and 235B-A22B without images',
@@ -131,6 +134,16 @@ export const architectures = {
   glm4: { models: 'GLM-4', pairing: 'adjacent', bias: 'optional', norms: 'both', fusedGateUp: true },
   internlm2: { models: 'InternLM 2 and 2.5', pairing: 'adjacent' },
   ernie4_5: { models: 'ERNIE 4.5 0.3B', pairing: 'adjacent', bias: 'optional' },
+  'hunyuan-dense': { models: 'Hunyuan 0.5B to 7B, Hunyuan MT', pairing: 'halves', qkNorm: 'head', ropeFirst: true },
+  maincoder: { models: 'Maincoder', pairing: 'adjacent', qkNorm: 'head', ropeFirst: true },
+  mellum: {
+    models: 'Mellum 2',
+    pairing: 'halves',
+    qkNorm: 'head',
+    experts: { in: 'all', softmaxOver: 'chosen' },
+    fullEvery: 4,
+    localRopeBase: 'same',
+  },
   seed_oss: { models: 'Seed-OSS', pairing: 'halves', bias: 'optional', ffnNorm: 'post_attention_norm' },
   gemma: { models: 'Gemma 1', pairing: 'halves', activation: 'gelu', scaledEmbedding: true },
   gemma2: {

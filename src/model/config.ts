@@ -75,6 +75,7 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
     otherBiases: traits.bias === 'everywhere',
     sinkLogits: traits.sinkLogits ?? false,
     qkNorm: traits.qkNorm,
+    ropeFirst: traits.ropeFirst ?? false,
     norms: traits.norms ?? 'inputs',
     ffnNorm: traits.ffnNorm ?? 'ffn_norm',
     activation: traits.activation ?? 'silu',

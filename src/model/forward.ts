@@ -176,7 +176,7 @@ export async function forward(
   chunks: readonly Chunk[],
   { onReady, onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {
-  const { headDim, normEps, embeddingScale, layerRopes, logitSoftcap } = config;
+  const { headDim, normEps, embeddingScale, layerRopes, logitSoftcap, ropeFirst } = config;
   const attendOptions = (layer: number) => ({
     scale: config.attentionScale,
     softcap: config.attentionSoftcap,
@@ -209,10 +209,12 @@ export async function forward(
     // Attention: norm, q/k/v projections, RoPE, attention, output projection added to the residual stream.
     if (w.attentionNorm) device.rmsNorm(x, rows, w.attentionNorm, normEps, normed);
     device.project(w.attentionNorm ? normed : x, rows, qkv, prefillRows);
-    if (w.qNorm && w.kNorm) {
+    const normalize = () => {
+      if (!w.qNorm || !w.kNorm) return;
       device.rmsNorm(q, rows, w.qNorm, normEps, q);
       device.rmsNorm(k, rows, w.kNorm, normEps, k);
-    }
+    };
+    if (!ropeFirst) normalize();
     const angles = { global: scratch.ropeAngles, local: scratch.localRopeAngles, none: undefined }[
       layerRopes[layer] ?? 'none'
     ];
@@ -220,6 +222,7 @@ export async function forward(
       device.rope(q, rows, headDim, angles);
       device.rope(k, rows, headDim, angles);
     }
+    if (ropeFirst) normalize();
     if (yielder.isDue()) await yielder.yieldNow();
     if (observe) {
       await observe(layer, { rows, x, q, k, v });

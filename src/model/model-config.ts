@@ -46,8 +46,9 @@ export interface ModelConfig {
   readonly otherBiases: boolean;
   /** The softmax of attention includes a logit per head. */
   readonly sinkLogits: boolean;
-  /** Queries and keys are RMS-normalized before RoPE: each head, or all heads together. */
+  /** Queries and keys are RMS-normalized: each head, or all heads together; before RoPE or after it. */
   readonly qkNorm: 'head' | 'row' | undefined;
+  readonly ropeFirst: boolean;
   /** Where the norms of attention and feed-forward are. */
   readonly norms: 'inputs' | 'outputs' | 'both';
   /** The tensor with the norm of the feed-forward network's input. */

@@ -201,7 +201,7 @@ const [container] = pod.spec.containers;
 
 describe('environment variables', async () => {
   const { stdout } = await kvasir(['serve', '--help']);
-  const known = new Set([...stdout.matchAll(/env: (\w+)/g)].map(([, name]) => name));
+  const known = new Set([...stdout.matchAll(/env:\s+(\w+)/g)].map(([, name]) => name));
   const elsewhere = ['KVASIR_CACHE'];
   const used = (text: string) => [...text.matchAll(/\b(KVASIR_\w+)/g)].map(([, name]) => name);
 

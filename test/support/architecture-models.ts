@@ -33,12 +33,6 @@ const GRANITE = {
   'granite.attention.scale': 0.015625,
 };
 
-const MINICPM = {
-  'minicpm.embedding_scale': typed('f32', 12),
-  'minicpm.residual_scale': 0.25,
-  'minicpm.logit_scale': typed('f32', 9),
-};
-
 /** Named by their architecture and what is special. */
 export const architectureModels: Record<string, TinyOptions> = {
   llama: { architecture: 'llama', ropeFactors: true, bias: true },
@@ -61,6 +55,10 @@ export const architectureModels: Record<string, TinyOptions> = {
     },
   },
   qwen2: { architecture: 'qwen2' },
+  qwen2vl: {
+    architecture: 'qwen2vl',
+    metadata: { 'qwen2vl.rope.dimension_sections': arrayOf('i32', [2, 3, 3, 0]) },
+  },
   qwen3: { architecture: 'qwen3', headDim: 32 },
   'llama, experts': { architecture: 'llama', experts: [8, 2] },
   qwen2moe: { architecture: 'qwen2moe', tied: false },
@@ -105,12 +103,11 @@ export const architectureModels: Record<string, TinyOptions> = {
     architecture: 'granite',
     metadata: GRANITE,
   },
-  minicpm: { architecture: 'minicpm', metadata: MINICPM },
+  minicpm: { architecture: 'minicpm' },
   'minicpm, LongRoPE': {
     architecture: 'minicpm',
     longRope: true,
     metadata: {
-      ...MINICPM,
       'minicpm.rope.scaling.type': 'longrope',
       'minicpm.rope.scaling.original_context_length': 64,
     },
@@ -150,6 +147,20 @@ export const architectureModels: Record<string, TinyOptions> = {
   },
   internlm2: { architecture: 'internlm2', tied: false },
   ernie4_5: { architecture: 'ernie4_5' },
+  'hunyuan-dense': { architecture: 'hunyuan-dense', headDim: 32 },
+  maincoder: { architecture: 'maincoder' },
+  mellum: {
+    architecture: 'mellum',
+    layers: 5,
+    headDim: 32,
+    tied: false,
+    metadata: {
+      'mellum.attention.sliding_window': 40,
+      'mellum.rope.scaling.type': 'yarn',
+      'mellum.rope.scaling.factor': typed('f32', 8),
+      'mellum.rope.scaling.original_context_length': 64,
+    },
+  },
   seed_oss: { architecture: 'seed_oss', headDim: 32, bias: true, tied: false },
   gemma: { architecture: 'gemma', headDim: 32, kvHeads: 1 },
   gemma2: {

@@ -142,6 +142,11 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
       [`${architecture}.expert_feed_forward_length`]: ffn,
       ...(traits.experts?.shared && { [`${architecture}.expert_shared_feed_forward_length`]: 2 * ffn }),
     }),
+    ...(traits.scales === 'always' && {
+      [`${architecture}.embedding_scale`]: 12.5,
+      [`${architecture}.residual_scale`]: 0.25,
+      [`${architecture}.logit_scale`]: 9.5,
+    }),
     ...(options.headDim === undefined
       ? {}
       : {

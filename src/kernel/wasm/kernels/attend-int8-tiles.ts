@@ -14,12 +14,22 @@ import {
   type ValueEmitter,
 } from './attend.ts';
 import type { StateUpdate } from './column-sums.ts';
-import { FACTOR_BYTES, scoreInt8Tiles, sumInt8Tiles, TILE_QUERIES, UPDATE_BYTES } from './int8-tiles.ts';
+import {
+  FACTOR_BYTES,
+  ONES_BYTES,
+  scoreInt8Tiles,
+  sumInt8Tiles,
+  TILE_QUERIES,
+  UPDATE_BYTES,
+  writeOnes,
+} from './int8-tiles.ts';
 import { stateBytes } from './online-softmax.ts';
 
 /** Keys that are integers times a norm per token. */
 export interface Int8Keys extends KeyEmitter {
   readonly int8: {
+    /** Vectors of 16 dims whose products are added in 16 bits. */
+    run: number;
     /** Writes a page's integers as a tile, and its norms, [token] f32. */
     pack(k: Kernel, page: PageArgs, tile: I32, norms: I32): void;
     /** Copies a group's queries, [head][dim] int8, and FACTOR_BYTES for each. */
@@ -32,6 +42,8 @@ export interface Int8Keys extends KeyEmitter {
 /** Values that are integers times a factor per token. */
 export interface Int8Values extends ValueEmitter {
   readonly int8: {
+    /** Vectors of 16 tokens whose products are added in 16 bits. */
+    run: number;
     /** Whether the integers have a sign; the probabilities have none. */
     signed: boolean;
     /** Whether updates have an offset. */
@@ -61,14 +73,15 @@ function scratchLayout({ group, pageTokens, headDim }: AttentionShape) {
     scores: 4 * count * pageTokens,
     probabilities: count * pageTokens,
     updates: UPDATE_BYTES * count,
+    ones: ONES_BYTES,
   });
 }
 
 export const int8TileScratch = (shape: AttentionShape): number => scratchLayout(shape).bytes;
 
-/** Tiles are eight tokens or dims wide, and pay where four products are one instruction. */
-export const fitsInt8Tiles = ({ pageTokens, headDim, dotAdd }: AttentionShape): boolean =>
-  dotAdd && pageTokens % 16 === 0 && headDim % 16 === 0;
+/** Tiles are eight tokens or dims wide. They pay where four products are one instruction, or where V8 joins vectors. */
+export const fitsInt8Tiles = ({ pageTokens, headDim, relaxed, dotAdd, wide }: AttentionShape): boolean =>
+  (dotAdd || (relaxed && wide)) && pageTokens % 16 === 0 && headDim % 16 === 0;
 
 export function attendPagesInt8Tiles(
   name: string,
@@ -78,16 +91,17 @@ export function attendPagesInt8Tiles(
   threadScratch: ThreadScratch,
   multiRowOffset: number,
 ) {
-  const { group, pageTokens, headDim, relaxed } = shape;
+  const { group, pageTokens, headDim } = shape;
   const offsets = scratchLayout(shape);
   const stateStride = stateBytes(headDim);
-  const tiles = { tokens: pageTokens, dims: headDim };
   return pageLoop(name, shape, keys, values, threadScratch, (k, oneRow, rows) => {
     const multiRow = k.i32(i32.add(oneRow, multiRowOffset));
     const at = (offset: number) => k.i32(i32.add(multiRow, offset));
     const [keyTile, valueTile, norms] = [offsets.keyTile, offsets.valueTile, offsets.norms].map(at);
     const [queries, factors, scores] = [offsets.queries, offsets.factors, offsets.scores].map(at);
     const [probabilities, updates] = [offsets.probabilities, offsets.updates].map(at);
+    const tiles = { ...shape, tokens: pageTokens, dims: headDim, ones: at(offsets.ones) };
+    writeOnes(k, tiles.ones);
     const tiledRows = k.i32(i32.and(rows, -TILE_ROWS));
     return page => {
       const { rope, finishScores, stateOf, queryOf } = page;
@@ -103,7 +117,7 @@ export function attendPagesInt8Tiles(
           const to = k.i32(index(queries, group * headDim, r));
           keys.int8.copyQueries(k, query, to, k.i32(index(factors, FACTOR_BYTES * group, r)));
         });
-        scoreInt8Tiles(k, relaxed, tiles, keyTile, norms, queries, factors, count, scores);
+        scoreInt8Tiles(k, tiles, keys.int8.run, keyTile, norms, queries, factors, count, scores);
         k.for(0, passRows, 1, r => {
           const rowIndex = k.i32(i32.add(row, r));
           const rowScores = k.i32(index(scores, 4 * group * pageTokens, r));
@@ -120,7 +134,7 @@ export function attendPagesInt8Tiles(
             });
           });
         });
-        sumInt8Tiles(k, { ...tiles, ...values.int8 }, valueTile, probabilities, updates, count);
+        sumInt8Tiles(k, tiles, values.int8, valueTile, probabilities, updates, count);
       });
       k.for(tiledRows, rows, 1, row => {
         k.set(state, stateOf(row));

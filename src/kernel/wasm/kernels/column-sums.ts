@@ -71,7 +71,7 @@ export interface SumOptions {
 
 /** Tokens whose products are added in 16 bits. */
 const RUN_TOKENS = 128;
-const runTokens = (pageTokens: number) => (pageTokens % RUN_TOKENS === 0 ? RUN_TOKENS : pageTokens);
+export const runTokens = (pageTokens: number) => (pageTokens % RUN_TOKENS === 0 ? RUN_TOKENS : pageTokens);
 
 /** For bytes up to `max`: whether half of the lanes may be added in 16 bits, and the limit for probabilities. */
 export function accumulatorLimits(max: number, pageTokens: number): { narrow: boolean; limit?: SumLimit } {

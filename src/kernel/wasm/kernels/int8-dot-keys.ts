@@ -124,6 +124,7 @@ function levelTiles(
 ): Int8Keys['int8'] {
   const { headDim, group, pageTokens } = shape;
   return {
+    run: VECTORS_PER_PART,
     pack(k, page, tile, normsTo) {
       const block = k.i32(blockAddress(layout, page));
       const loadNorms = normLoader(norms, block);

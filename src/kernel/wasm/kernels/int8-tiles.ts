@@ -1,13 +1,14 @@
 /**
- * Attention of many queries on a page of integers, in register tiles: four queries x eight tokens or dims, four products in
- * 32 bits per lane and instruction. Sums of integers are exact, so results are those of one row at a time.
+ * Attention of many queries on a page of integers, in register tiles: four queries x eight tokens or dims. Four products are
+ * added in 32 bits by one instruction, or else two in 16 bits. Sums of integers are exact, so results are those of one row
+ * at a time, whose limits keep sums in 16 bits.
  *
  * A tile of keys is [8 tokens][quad of dims][token][4 dims], one of values [8 dims][quad of tokens][dim][4 tokens]: its
  * vectors come in adjacent pairs, which V8 joins to vectors of 256 bits.
  */
-import { f32x4, type I32, i32, i32x4, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { multiplyAdd } from '../ops.ts';
+import { addDotInt8, multiplyAdd } from '../ops.ts';
 import { STATE_HEADER } from './online-softmax.ts';
 
 /** A tile is TILE_QUERIES queries x BLOCK tokens or dims. */
@@ -26,39 +27,90 @@ export const FACTOR_BYTES = 8;
 /** Per query: address of its state, correction, scale and offset of a page's sums. */
 export const UPDATE_BYTES = 16;
 
-interface Tiles {
+/** What all tiles of a kernel have in common. */
+export interface TileShape {
+  tokens: number;
+  dims: number;
+  relaxed: boolean;
+  dotAdd: boolean;
+  /** Address of ONES_BYTES, filled by `writeOnes`: V8 joins loads, but no constants. */
+  ones: I32;
+}
+
+export const ONES_BYTES = 32;
+export function writeOnes(k: Kernel, ones: I32): void {
+  for (const offset of [0, 16]) k.do(v128.store(ones, i16x8.const(1), offset));
+}
+
+interface Page {
   /** Rows of the page's tile: tokens of keys, dims of values. */
   lines: number;
   /** Values of a row. */
   length: number;
+  /** Vectors of 16 values whose products are added in 16 bits, lane by lane. */
+  run: number;
+  /** The bytes of the queries come first, and have a sign; otherwise those of the page. */
+  queriesFirst: boolean;
 }
 
 /** Visits the tiles of four queries; `sums` are the dot products of the queries' bytes with those of a block, as i32. */
 function forEachTile(
   k: Kernel,
-  { lines, length }: Tiles,
+  shape: TileShape,
+  { lines, length, run, queriesFirst }: Page,
   tile: I32,
   bytes: I32,
   count: I32,
-  dot: (page: V128, query: V128, sum: V128) => V128,
   visit: (line: I32, query: I32, sums: V128[][]) => void,
 ): void {
   const sums = Array.from({ length: TILE_QUERIES }, () => [k.v128(), k.v128()]);
+  const runSums = sums.map(row => row.map(() => k.v128()));
   const [block, page, from] = [k.i32(tile), k.i32(), k.i32()];
+  const addDot = addDotInt8(shape);
+  /** Adds the products of a quad of the page with those of the queries. */
+  const addQuad = (at: I32, vector: number, sums: Local<'v128'>[][], isFirst: boolean) => {
+    const pair = [0, 16].map(offset => k.v128(v128.load(page, 4 * QUAD_BYTES * vector + offset)));
+    for (const [q, row] of sums.entries()) {
+      const query = k.v128(v128.load32Splat(at, 16 * vector + q * length));
+      for (const [v, sum] of row.entries())
+        k.set(
+          sum,
+          addDot(
+            isFirst ? undefined : sum,
+            ...(queriesFirst ? ([query, pair[v]] as const) : ([pair[v], query] as const)),
+          ),
+        );
+    }
+  };
+  const addRun = (at: Local<'i32'>, vectors: number) =>
+    k.for(0, 4, 1, () => {
+      for (let vector = 0; vector < vectors; vector++) addQuad(at, vector, runSums, vector === 0);
+      for (const [q, row] of runSums.entries())
+        for (const [v, sum] of row.entries())
+          k.set(sums[q][v], i32x4.add(sums[q][v], i32x4.dot(sum, v128.load(shape.ones, 16 * v))));
+      k.increment(page, QUAD_BYTES);
+      k.increment(at, 4);
+    });
   k.for(0, lines, BLOCK, line => {
     k.set(from, bytes);
     k.for(0, count, TILE_QUERIES, query => {
       for (const sum of sums.flat()) k.set(sum, v128.zero);
       k.set(page, block);
-      const end = k.i32(i32.add(from, length));
-      k.forAddresses(from, end, 4, at => {
-        const pair = [0, 16].map(offset => k.v128(v128.load(page, offset)));
-        for (const [q, row] of sums.entries()) {
-          const splat = k.v128(v128.load32Splat(at, q * length));
-          for (const [v, sum] of row.entries()) k.set(sum, dot(pair[v], splat, sum));
+      if (shape.dotAdd) {
+        const end = k.i32(i32.add(from, length));
+        k.forAddresses(from, end, 4, at => {
+          addQuad(at, 0, sums, false);
+          k.increment(page, QUAD_BYTES);
+        });
+      } else {
+        const at = k.i32(from);
+        for (let vector = 0; vector < length / 16; vector += run) {
+          const vectors = Math.min(run, length / 16 - vector);
+          addRun(at, vectors);
+          k.increment(page, 4 * QUAD_BYTES * (vectors - 1));
+          k.increment(at, 16 * (vectors - 1));
         }
-        k.increment(page, QUAD_BYTES);
-      });
+      }
       visit(line, query, sums);
       k.increment(from, TILE_QUERIES * length);
     });
@@ -72,8 +124,8 @@ function forEachTile(
  */
 export function scoreInt8Tiles(
   k: Kernel,
-  relaxed: boolean,
-  { tokens, dims }: { tokens: number; dims: number },
+  shape: TileShape,
+  run: number,
   tile: I32,
   norms: I32,
   queries: I32,
@@ -81,9 +133,10 @@ export function scoreInt8Tiles(
   count: I32,
   scores: I32,
 ): void {
-  const dot = (page: V128, query: V128, sum: V128) => i32x4.relaxedDotAdd(query, page, sum);
+  const { tokens, dims, relaxed } = shape;
   const [factor, to] = [k.i32(), k.i32()];
-  forEachTile(k, { lines: tokens, length: dims }, tile, queries, count, dot, (token, query, sums) => {
+  const page = { lines: tokens, length: dims, run, queriesFirst: true };
+  forEachTile(k, shape, page, tile, queries, count, (token, query, sums) => {
     k.set(factor, i32.add(factors, i32.mul(query, FACTOR_BYTES)));
     k.set(to, i32.add(scores, i32.mul(i32.add(i32.mul(query, tokens), token), 4)));
     const norm = k.i32(i32.add(norms, i32.mul(token, 4)));
@@ -104,16 +157,17 @@ export function scoreInt8Tiles(
  */
 export function sumInt8Tiles(
   k: Kernel,
-  { tokens, dims, signed, centered }: { tokens: number; dims: number; signed: boolean; centered: boolean },
+  shape: TileShape,
+  { run, signed, centered }: { run: number; signed: boolean; centered: boolean },
   tile: I32,
   probabilities: I32,
   updates: I32,
   count: I32,
 ): void {
-  const dot = (page: V128, query: V128, sum: V128) =>
-    signed ? i32x4.relaxedDotAdd(page, query, sum) : i32x4.relaxedDotAdd(query, page, sum);
+  const { tokens, dims } = shape;
   const [entry, state] = [k.i32(), k.i32()];
-  forEachTile(k, { lines: dims, length: tokens }, tile, probabilities, count, dot, (dim, query, sums) => {
+  const page = { lines: dims, length: tokens, run, queriesFirst: !signed };
+  forEachTile(k, shape, page, tile, probabilities, count, (dim, query, sums) => {
     k.set(entry, i32.add(updates, i32.mul(query, UPDATE_BYTES)));
     for (const [q, row] of sums.entries()) {
       k.set(state, i32.add(i32.load(entry, UPDATE_BYTES * q), i32.mul(dim, 4)));

@@ -13,6 +13,7 @@ import {
   accumulatorLimits,
   columnSumScratch,
   quantizeLevels,
+  runTokens,
   type StateUpdate,
   type SumOptions,
   sumColumns,
@@ -63,6 +64,7 @@ export function levelValues(layout: PageLayout, shape: AttentionShape, scratchOf
   return {
     codedDim: headDim,
     int8: {
+      run: runTokens(pageTokens) / 16,
       signed: reading.signed,
       centered: encoding.uniform,
       pack: (k, page, tile) => packColumns(k, columns, shape, k.i32(blockAddress(layout, page)), reading, tile),

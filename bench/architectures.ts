@@ -49,7 +49,7 @@ interface Result {
 
 const CONTEXT = 32_768;
 const LAYERS = 12;
-/** Windows of well-known models; those of the tiny ones are shorter than their prompts. */
+/** Windows of well-known models, where they are known; those of the tiny ones are shorter than their prompts. */
 const WINDOWS: Record<string, number> = { gemma2: 4096, gemma3: 512, 'gpt-oss': 128, olmo2: 4096, exaone4: 4096 };
 
 export async function benchArchitectures({ device, out, json }: Options): Promise<void> {
@@ -91,8 +91,8 @@ async function firstRow(name: string, options: TinyOptions): Promise<Architectur
 
 async function windowOf(options: TinyOptions): Promise<ArchitectureRow['window']> {
   const { architecture = 'llama', layers = 0 } = options;
-  const tokens = WINDOWS[architecture];
   const key = `${architecture}.attention.sliding_window`;
+  const tokens = WINDOWS[architecture] ?? options.metadata?.[key];
   const spec = tinyModel({
     ...options,
     layers: Math.max(layers, LAYERS),

@@ -85,7 +85,7 @@ ${measuredTable}
   measured.
 - same answers: on wasm with tq4, tokens and log probabilities are equal, bit for bit, whether the prompt is read, found in
   the cache, or restored from a session.
-- window, f16 cache of 32K: with the window of a well-known model and ${measured.layers} layers or more, the bytes of 32,768 tokens
+- window, f16 cache of 32K: with the window of a well-known model (mellum: of the tiny one) and ${measured.layers} layers or more, the bytes of 32,768 tokens
   relative to a cache without windows. \`kvasir inspect\` has those of your model.
 
 ## Not supported

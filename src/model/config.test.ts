@@ -52,6 +52,7 @@ describe('reading a config', () => {
       qkvBias: false,
       otherBiases: false,
       sinkLogits: false,
+      ropeFirst: false,
       norms: 'inputs',
       ffnNorm: 'ffn_norm',
       activation: 'silu',
@@ -195,7 +196,7 @@ describe('a model is rejected', () => {
   it('for an unsupported architecture, listing the supported ones', async () => {
     for (const name of ['gemma7', 'toString', '__proto__'])
       await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(
-        /llama, mistral3, qwen2, qwen2moe, qwen3,/,
+        /llama, mistral3, qwen2, qwen2vl, qwen2moe,/,
       );
     await expect(withMeta({ 'general.architecture': undefined })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.architecture': 7 })).rejects.toThrow(FormatError);

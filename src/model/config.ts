@@ -15,6 +15,7 @@ import {
   type RopeFrequencies,
   type RopeScaling,
   ropeFrequencies,
+  type Sharpening,
 } from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
 import { unsupportedArchitectures } from './unsupported-architectures.ts';
@@ -34,7 +35,7 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
   const headDim = readHeadDim(meta, width, heads);
   const experts = readExperts(meta, traits);
   const ffn = readInnerWidth(meta, layers, experts);
-  const context = readContext(meta);
+  const context = meta.integer('context_length', { max: 2 ** 31 - 1 });
   const scales = readScales(meta, traits, width);
   const rope: RopeConfig = {
     base: meta.float('rope.freq_base', { min: 1.001, max: 1e15, fallback: 10000 }),
@@ -43,7 +44,10 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
     scaling: readRopeScaling(meta, traits, context),
     attnFactor: readAttnFactor(meta),
     factors: findRopeFactors(meta, traits, context, gguf.tensors),
+    sharpening: readSharpening(meta, context),
   };
+  // Only rotated dims can be made larger with the rotation.
+  if (rope.sharpening && rope.dims < headDim) meta.unsupported('attention.temperature_scale with a partial RoPE');
   const attentionWindows = readWindows(meta, traits, layers);
 
   const config: ModelConfig = {
@@ -167,11 +171,9 @@ function readRopeDims(meta: MetadataReader, headDim: number): number {
 const hasBias = (tensors: Gguf['tensors']): boolean =>
   tensors.has('blk.0.attn_q.bias') || tensors.has('blk.0.attn_qkv.bias');
 
-/** Attention that grows sharper with the position (Ministral 3) is not computed: it begins after the original context. */
-function readContext(meta: MetadataReader): number {
-  const context = meta.integer('context_length', { max: 2 ** 31 - 1 });
-  const isSharpened = meta.float('attention.temperature_scale', { min: 0, max: 1e3, fallback: 0 }) > 0;
-  return isSharpened ? Math.min(context, readOriginalContext(meta, context)) : context;
+function readSharpening(meta: MetadataReader, context: number): Sharpening | undefined {
+  const scale = meta.float('attention.temperature_scale', { min: 0, max: 1e3, fallback: 0 });
+  return scale > 0 ? { scale, originalContext: readOriginalContext(meta, context) } : undefined;
 }
 
 const readOriginalContext = (meta: MetadataReader, context: number): number =>

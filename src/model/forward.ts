@@ -56,6 +56,8 @@ export interface Scratch extends FeedForwardScratch {
   v: Tensor;
   attention: Tensor;
   ropeAngles: Tensor;
+  /** Of queries, if theirs are others. */
+  queryAngles?: Tensor;
   /** Of layers with a window, if theirs are others. */
   localRopeAngles?: Tensor;
   /** The rows that need logits, gathered. */
@@ -96,6 +98,7 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
     attention: device.createTensor(rows, heads * headDim),
     ...createFeedForwardScratch(device, config, rows),
     ropeAngles: device.createTensor(rows, rope.dims),
+    ...(rope.sharpening && { queryAngles: device.createTensor(rows, rope.dims) }),
     ...(localRope && { localRopeAngles: device.createTensor(rows, localRope.dims) }),
     outputRows: device.createTensor(logitRows, width),
     logits: device.createTensor(logitRows, vocab),
@@ -196,6 +199,7 @@ export async function forward(
   else device.embed(weights.embedding, tokenIdsByRow(placed, rows), x, embeddingScale);
   for (const { chunk, row } of placed) {
     writeRopeAngles(device, rope, scratch.ropeAngles, row, chunk);
+    if (scratch.queryAngles) writeRopeAngles(device, rope, scratch.queryAngles, row, chunk, true);
     if (rope.local && scratch.localRopeAngles) writeRopeAngles(device, rope.local, scratch.localRopeAngles, row, chunk);
   }
   const rounds = groupRunsByRound(placed);
@@ -215,12 +219,13 @@ export async function forward(
       device.rmsNorm(k, rows, w.kNorm, normEps, k);
     };
     if (!ropeFirst) normalize();
-    const angles = { global: scratch.ropeAngles, local: scratch.localRopeAngles, none: undefined }[
-      layerRopes[layer] ?? 'none'
-    ];
-    if (angles) {
-      device.rope(q, rows, headDim, angles);
-      device.rope(k, rows, headDim, angles);
+    const { ropeAngles, queryAngles = ropeAngles, localRopeAngles } = scratch;
+    if (layerRopes[layer] === 'global') {
+      device.rope(q, rows, headDim, queryAngles);
+      device.rope(k, rows, headDim, ropeAngles);
+    } else if (layerRopes[layer] === 'local' && localRopeAngles) {
+      device.rope(q, rows, headDim, localRopeAngles);
+      device.rope(k, rows, headDim, localRopeAngles);
     }
     if (ropeFirst) normalize();
     if (yielder.isDue()) await yielder.yieldNow();
@@ -390,8 +395,9 @@ function writeRopeAngles(
   angles: Tensor,
   row: number,
   { sequence, tokens }: Chunk,
+  sharpened = false,
 ): void {
-  const { cos, sin } = ropeTable(rope, sequence.length, tokens.length);
+  const { cos, sin } = ropeTable(rope, sequence.length, tokens.length, sharpened);
   const pairs = rope.frequencies.length;
   const data = new Float32Array(2 * pairs * tokens.length);
   for (let i = 0; i < cos.length; i++) {

@@ -90,6 +90,15 @@ describe('a table', () => {
       expect(sin[p * 32 + i]).toBe(Math.fround(1.25 * Math.sin(angle)));
     }
   });
+
+  it('of queries grows beyond each original context, if attention is sharpened', () => {
+    const rope = ropeFrequencies({ ...plain, sharpening: { scale: 0.1, originalContext: 100 } });
+    const ratio = (position: number) => ropeTable(rope, position, 1, true).cos[0] / ropeTable(rope, position, 1).cos[0];
+    expect(ratio(99)).toBe(1);
+    expect(ratio(100)).toBeCloseTo(1 + 0.1 * Math.log(2), 6);
+    expect(ratio(199)).toBe(ratio(100));
+    expect(ratio(700)).toBeCloseTo(1 + 0.1 * Math.log(8), 6);
+  });
 });
 
 describe('interleaving halves', () => {

@@ -33,6 +33,13 @@ export interface RopeConfig {
   readonly attnFactor: number;
   /** The tensor with a divisor per frequency, if there is one. */
   readonly factors?: string;
+  readonly sharpening?: Sharpening;
+}
+
+/** Queries grow with their position beyond the original context, so that attention stays sharp among more tokens. */
+export interface Sharpening {
+  readonly scale: number;
+  readonly originalContext: number;
 }
 
 export interface RopeFrequencies {
@@ -42,6 +49,7 @@ export interface RopeFrequencies {
   readonly magnitude: number;
   /** Those of layers with a window, if they are others. */
   readonly local?: RopeFrequencies;
+  readonly sharpening?: Sharpening;
 }
 
 export function ropeFrequencies(rope: RopeConfig, factors?: ArrayLike<number>): RopeFrequencies {
@@ -59,7 +67,7 @@ export function ropeFrequencies(rope: RopeConfig, factors?: ArrayLike<number>): 
   });
   // Longer contexts flatten the softmax; this is YaRN's correction for it.
   const sharpen = scaling.type === 'yarn' && scaling.extFactor !== 0 ? yarnMagnitude(scaling) : 1;
-  return { frequencies, magnitude: rope.attnFactor * sharpen };
+  return { frequencies, magnitude: rope.attnFactor * sharpen, sharpening: rope.sharpening };
 }
 
 function yarnMagnitude({ factor, logMultiplier = 0 }: RopeScaling & { type: 'yarn' }): number {
@@ -84,12 +92,14 @@ export interface RopeTable {
   readonly sin: Float32Array<ArrayBuffer>;
 }
 
-/** cos and sin for `count` positions starting at `first`. */
-export function ropeTable({ frequencies, magnitude }: RopeFrequencies, first: number, count: number): RopeTable {
+/** cos and sin for `count` positions starting at `first`; `sharpened`: those of queries, if they differ. */
+export function ropeTable(rope: RopeFrequencies, first: number, count: number, sharpened = false): RopeTable {
+  const { frequencies, sharpening } = rope;
   const pairs = frequencies.length;
   const cos = new Float32Array(count * pairs);
   const sin = new Float32Array(count * pairs);
   for (let p = 0; p < count; p++) {
+    const magnitude = rope.magnitude * (sharpened && sharpening ? queryFactor(sharpening, first + p) : 1);
     for (let i = 0; i < pairs; i++) {
       const angle = (first + p) * frequencies[i];
       cos[p * pairs + i] = magnitude * Math.cos(angle);
@@ -98,6 +108,9 @@ export function ropeTable({ frequencies, magnitude }: RopeFrequencies, first: nu
   }
   return { cos, sin };
 }
+
+const queryFactor = ({ scale, originalContext }: Sharpening, position: number): number =>
+  1 + scale * Math.log(1 + Math.floor(position / originalContext));
 
 /**
  * Reorders the rows of a Q or K matrix (or the values of its bias or norm) from split halves to adjacent pairs, in

@@ -49,9 +49,9 @@ export const architectureModels: Record<string, TinyOptions> = {
     metadata: {
       'mistral3.rope.scaling.type': 'yarn',
       'mistral3.rope.scaling.factor': typed('f32', 16),
-      'mistral3.rope.scaling.original_context_length': 256,
+      'mistral3.rope.scaling.original_context_length': 32,
       'mistral3.rope.scaling.yarn_log_multiplier': typed('f32', 1),
-      'mistral3.attention.temperature_scale': 0.1,
+      'mistral3.attention.temperature_scale': 0.4,
     },
   },
   qwen2: { architecture: 'qwen2' },

@@ -15,7 +15,6 @@ import {
   type RopeFrequencies,
   type RopeScaling,
   ropeFrequencies,
-  type Sharpening,
 } from './rope.ts';
 import { checkTensors } from './tensor-shapes.ts';
 import { unsupportedArchitectures } from './unsupported-architectures.ts';
@@ -171,7 +170,7 @@ function readRopeDims(meta: MetadataReader, headDim: number): number {
 const hasBias = (tensors: Gguf['tensors']): boolean =>
   tensors.has('blk.0.attn_q.bias') || tensors.has('blk.0.attn_qkv.bias');
 
-function readSharpening(meta: MetadataReader, context: number): Sharpening | undefined {
+function readSharpening(meta: MetadataReader, context: number): RopeConfig['sharpening'] {
   const scale = meta.float('attention.temperature_scale', { min: 0, max: 1e3, fallback: 0 });
   return scale > 0 ? { scale, originalContext: readOriginalContext(meta, context) } : undefined;
 }

@@ -33,13 +33,8 @@ export interface RopeConfig {
   readonly attnFactor: number;
   /** The tensor with a divisor per frequency, if there is one. */
   readonly factors?: string;
-  readonly sharpening?: Sharpening;
-}
-
-/** Queries grow with their position beyond the original context, so that attention stays sharp among more tokens. */
-export interface Sharpening {
-  readonly scale: number;
-  readonly originalContext: number;
+  /** Queries grow with their position beyond the original context, so that attention stays sharp among more tokens. */
+  readonly sharpening?: { readonly scale: number; readonly originalContext: number };
 }
 
 export interface RopeFrequencies {
@@ -49,7 +44,7 @@ export interface RopeFrequencies {
   readonly magnitude: number;
   /** Those of layers with a window, if they are others. */
   readonly local?: RopeFrequencies;
-  readonly sharpening?: Sharpening;
+  readonly sharpening?: RopeConfig['sharpening'];
 }
 
 export function ropeFrequencies(rope: RopeConfig, factors?: ArrayLike<number>): RopeFrequencies {
@@ -109,7 +104,7 @@ export function ropeTable(rope: RopeFrequencies, first: number, count: number, s
   return { cos, sin };
 }
 
-const queryFactor = ({ scale, originalContext }: Sharpening, position: number): number =>
+const queryFactor = ({ scale, originalContext }: NonNullable<RopeConfig['sharpening']>, position: number): number =>
   1 + scale * Math.log(1 + Math.floor(position / originalContext));
 
 /**

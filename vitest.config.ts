@@ -16,7 +16,7 @@ if (!process.env.VK_ICD_FILENAMES && existsSync(`${chromium}/vk_swiftshader_icd.
 
 /** Folders and files that take longest: the last to start must be short. */
 const LONGEST = [
-  ...['/test/webgpu/', '/test/packages/', '/test/same-text', '/test/wasm/', '/test/browsers/'],
+  ...['/test/webgpu/', '/test/isolated/webgpu', '/test/packages/', '/test/same-text', '/test/wasm/', '/test/browsers/'],
   ...['/src/codec/codec.test', '/test/architectures', '/test/programs/deploy', '/test/hellaswag', '/test/smollm2'],
   ...['/test/structured', '/test/vector-cache', '/test/calibrate', '/test/lifetimes', '/test/cache-interleavings'],
 ];

@@ -75,7 +75,7 @@ async function openTab() {
   };
   return {
     ...chat,
-    ...{ engine, write, closeNotice },
+    ...{ engine, write, changeDraft, closeNotice },
     send: () => chat.send().then(settle),
     /** Sends a message, and waits for the answer. */
     ask: (text: string) => write(text).then(chat.send).then(settle),
@@ -200,6 +200,23 @@ describe('two tabs', () => {
 });
 
 describe('a conversation', () => {
+  it('takes the next question while the answer before is saved', async () => {
+    const tab = await openTab();
+    tab.engine.isHolding = true;
+    await tab.write('a');
+    const sent = tab.send();
+    await vi.waitFor(() => expect(tab.engine.asked.length).toBe(1));
+    await settle();
+    tab.engine.release();
+    while (tab.thread().length < 2) await Promise.resolve();
+    tab.engine.isHolding = false;
+    tab.changeDraft({ text: 'b' });
+    await Promise.all([sent, tab.send()]);
+    expect(tab.notice()).toBe('');
+    expect(tab.thread()).toEqual(['a', 'a!', 'b', 'b!']);
+    expect((await openTab()).thread()).toEqual(['a', 'a!', 'b', 'b!']);
+  });
+
   const isWhole = (messages: readonly Message[]) => messages.every(({ error }) => error === undefined);
 
   it('goes on where IndexedDB cannot be opened, and says so', async () => {

@@ -148,7 +148,7 @@ describe('attention on packed pages', () => {
     { spec: 'tri5i8/f16+recent50', headDim: 80, heads: 3, kvHeads: 3 },
     { spec: 'oaken', headDim: 80, heads: 2, kvHeads: 2 },
     { spec: 'oaken+recent50', headDim: 128, heads: 3, kvHeads: 3 },
-    { spec: 'mead1.5', headDim: 24, heads: 8, kvHeads: 4 },
+    { spec: 'mead1.5', headDim: 24, heads: 4, kvHeads: 2 },
     { spec: 'mead2', headDim: 40, heads: 5, kvHeads: 1 },
   ];
   it.each(

@@ -77,21 +77,32 @@ async function withLock(
 
 /** Conversations that this tab is about to change. */
 const changing = new Set<string>();
+/** Of this tab, until they are saved. */
+const changes = new Map<string, Promise<void>>();
 
 /** Changes a conversation as it is shown here, unless another tab answers in it, or has changed it meanwhile. */
 export async function changeAlone({ id, updated }: Conversation, work: () => Promise<void>): Promise<void> {
   if (runs.value.has(id) || changing.has(id)) return;
   changing.add(id);
+  // An answer is shown as complete before it is saved.
+  await changes.get(id);
+  const change = withLock(id, { ifAvailable: true }, async isFree => {
+    // What cannot be read is not newer: the conversation goes on, and saving tells why it cannot be saved.
+    const isNewest = isFree && ((await readUpdated(id).catch(() => undefined)) ?? 0) <= updated;
+    changing.delete(id);
+    if (isNewest) await work();
+    else refuse(texts.messages.otherTab);
+  });
+  const ended = change.then(
+    () => {},
+    () => {},
+  );
+  changes.set(id, ended);
   try {
-    await withLock(id, { ifAvailable: true }, async isFree => {
-      // What cannot be read is not newer: the conversation goes on, and saving tells why it cannot be saved.
-      const isNewest = isFree && ((await readUpdated(id).catch(() => undefined)) ?? 0) <= updated;
-      changing.delete(id);
-      if (isNewest) await work();
-      else refuse(texts.messages.otherTab);
-    });
+    await change;
   } finally {
     changing.delete(id);
+    if (changes.get(id) === ended) changes.delete(id);
   }
 }
 

@@ -52,7 +52,7 @@ export default defineConfig({
     setupFiles: ['test/support/setup.ts'],
     sequence: { sequencer: LongestFirst },
     // More than cores: tests of servers, browsers and package managers wait for much of their time.
-    maxWorkers: availableParallelism() + 3,
+    maxWorkers: availableParallelism() + 2,
     projects: [
       // Files that run in the same process share the modules of src, which are loaded, compiled and optimized once.
       {

@@ -214,7 +214,7 @@ export function testLifetimes(device: 'js' | 'wasm' | 'webgpu'): void {
       expectReleased();
     });
     await fc.assert(runs, { numRuns, endOnFailure: true });
-    // Most answers are cut short; in a single interleaving it may be all of them.
-    if (numRuns > 1) expect(answers).toBeGreaterThan(numRuns / 2);
+    // Most answers are cut short; in a single interleaving it may be all of them, and in few it is a matter of chance.
+    if (numRuns > 1) expect(answers).toBeGreaterThan(numRuns < 20 ? 0 : numRuns / 2);
   });
 }

@@ -219,13 +219,12 @@ export async function forward(
       device.rmsNorm(k, rows, w.kNorm, normEps, k);
     };
     if (!ropeFirst) normalize();
-    const { ropeAngles, queryAngles = ropeAngles, localRopeAngles } = scratch;
-    if (layerRopes[layer] === 'global') {
-      device.rope(q, rows, headDim, queryAngles);
-      device.rope(k, rows, headDim, ropeAngles);
-    } else if (layerRopes[layer] === 'local' && localRopeAngles) {
-      device.rope(q, rows, headDim, localRopeAngles);
-      device.rope(k, rows, headDim, localRopeAngles);
+    const angles = { global: scratch.ropeAngles, local: scratch.localRopeAngles, none: undefined }[
+      layerRopes[layer] ?? 'none'
+    ];
+    if (angles) {
+      device.rope(q, rows, headDim, (layerRopes[layer] === 'global' && scratch.queryAngles) || angles);
+      device.rope(k, rows, headDim, angles);
     }
     if (ropeFirst) normalize();
     if (yielder.isDue()) await yielder.yieldNow();

@@ -93,10 +93,7 @@ export async function changeAlone({ id, updated }: Conversation, work: () => Pro
     if (isNewest) await work();
     else refuse(texts.messages.otherTab);
   });
-  const ended = change.then(
-    () => {},
-    () => {},
-  );
+  const ended = change.catch(() => {});
   changes.set(id, ended);
   try {
     await change;

@@ -121,10 +121,7 @@ export function regenerate(message: Message): Promise<void> {
 /** Shows the next (1) or the previous (-1) version of a message, and what followed it. */
 export function showVersion(message: Message, step: 1 | -1): Promise<void> {
   const shown = current.value;
-  return changeAlone(shown, async () => {
-    // Not awaited: it has begun, so that another tab reads what it writes.
-    void save(withMessages(shown, switchVersion(shown.messages, message, step)));
-  });
+  return changeAlone(shown, () => save(withMessages(shown, switchVersion(shown.messages, message, step))));
 }
 
 export function rename(id: string, title: string): void {

@@ -13,16 +13,9 @@ import {
   type ThreadScratch,
   type ValueEmitter,
 } from './attend.ts';
+import { TILE_QUERIES } from './attention-tiles.ts';
 import type { StateUpdate } from './column-sums.ts';
-import {
-  FACTOR_BYTES,
-  ONES_BYTES,
-  scoreInt8Tiles,
-  sumInt8Tiles,
-  TILE_QUERIES,
-  UPDATE_BYTES,
-  writeOnes,
-} from './int8-tiles.ts';
+import { FACTOR_BYTES, ONES_BYTES, scoreInt8Tiles, sumInt8Tiles, UPDATE_BYTES, writeOnes } from './int8-tiles.ts';
 import { stateBytes } from './online-softmax.ts';
 
 /** Keys that are integers times a norm per token. */

@@ -156,6 +156,6 @@ export function sumTiles(
 }
 
 /** The higher address first: V8 then joins pairs. */
-function storeRow(k: Kernel, to: I32, row: readonly V128[], offset: number): void {
+export function storeRow(k: Kernel, to: I32, row: readonly V128[], offset: number): void {
   for (let v = row.length - 1; v >= 0; v--) k.do(v128.store(to, row[v], offset + 16 * v));
 }

@@ -9,10 +9,10 @@
 import { f32x4, type I32, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { addDotInt8, multiplyAdd } from '../ops.ts';
+import { storeRow, TILE_QUERIES } from './attention-tiles.ts';
 import { STATE_HEADER } from './online-softmax.ts';
 
 /** A tile is TILE_QUERIES queries x BLOCK tokens or dims. */
-export const TILE_QUERIES = 4;
 export const BLOCK = 8;
 /** Four values of each of a block's tokens or dims. */
 const QUAD_BYTES = 4 * BLOCK;
@@ -146,7 +146,7 @@ export function scoreInt8Tiles(
         const score = multiplyAdd(relaxed)(f32x4.fromI32(sum), scale, constant);
         return k.v128(f32x4.mul(score, v128.load(norm, 16 * v)));
       });
-      storePair(k, to, results, 4 * tokens * q);
+      storeRow(k, to, results, 4 * tokens * q);
     }
   });
 }
@@ -177,12 +177,7 @@ export function sumInt8Tiles(
         const old = f32x4.mul(v128.load(state, STATE_HEADER + 16 * v), correction);
         return k.v128(f32x4.add(old, centered ? f32x4.add(value, offset) : value));
       });
-      storePair(k, state, results, STATE_HEADER);
+      storeRow(k, state, results, STATE_HEADER);
     }
   });
-}
-
-/** The higher address first: V8 then joins the two. */
-function storePair(k: Kernel, to: I32, [low, high]: readonly V128[], offset: number): void {
-  k.do(v128.store(to, high, offset + 16), v128.store(to, low, offset));
 }

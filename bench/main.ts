@@ -68,7 +68,7 @@ const usage = `usage: npm run bench -- NAME [options]
   memory      resident memory compared with the accounted bytes
               --model FILE --kv SPEC --depths 16384
   e2e         a whole model with random weights on the GPU
-              --shape llama-8b --kv SPECS --depths 0,32768 --batch 8x4096,48x4096 --prompt N --chunk N --breakdown
+              --shape llama-8b, qwen3-30b-a3b, ... --kv SPECS --depths 0,32768 --batch 8x4096,48x4096 --prompt N --chunk N --breakdown
   matmul      matrix products on the GPU
               --rows 1,8,48,512
   quality     all codecs on several kinds of text, as a page of tables; the same command continues a stopped run

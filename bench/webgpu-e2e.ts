@@ -6,11 +6,12 @@
 import { createSequence } from '../src/cache/create-sequence.ts';
 import type { Sequence } from '../src/cache/sequence.ts';
 import { formatTable } from '../src/cli/table.ts';
+import type { Weights } from '../src/kernel/device.ts';
 import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';
 import { type Chunk, createScratch, forward } from '../src/model/forward.ts';
 import type { ModelConfig } from '../src/model/model-config.ts';
 import { type RopeConfig, type RopeFrequencies, ropeFrequencies } from '../src/model/rope.ts';
-import type { ModelWeights } from '../src/model/weights.ts';
+import type { LayerWeights, ModelWeights } from '../src/model/weights.ts';
 import type { Plan } from '../src/plan/plan.ts';
 import { InputError } from '../src/util/errors.ts';
 import { benchPlan } from './fill-context.ts';
@@ -31,12 +32,27 @@ interface Options {
   json: boolean;
 }
 
-type ModelShape = Pick<ModelConfig, 'layers' | 'width' | 'heads' | 'kvHeads' | 'headDim' | 'ffn' | 'vocab'>;
+type ModelShape = Pick<ModelConfig, 'layers' | 'width' | 'heads' | 'kvHeads' | 'headDim' | 'ffn' | 'vocab'> & {
+  /** Default: a dense model. */
+  experts?: { count: number; used: number };
+  /** Whether queries and keys have a norm per head. */
+  qkNorm?: ModelConfig['qkNorm'];
+};
 
 const shapes: Record<string, ModelShape> = {
   'llama-8b': { layers: 32, width: 4096, heads: 32, kvHeads: 8, headDim: 128, ffn: 14336, vocab: 128256 },
   'smol-135m': { layers: 30, width: 576, heads: 9, kvHeads: 3, headDim: 64, ffn: 1536, vocab: 49152 },
+  'qwen3-30b-a3b': {
+    ...{ layers: 48, width: 2048, heads: 32, kvHeads: 4, headDim: 128, ffn: 768, vocab: 151936 },
+    experts: { count: 128, used: 8 },
+    qkNorm: 'head',
+  },
   tiny: { layers: 2, width: 64, heads: 4, kvHeads: 2, headDim: 32, ffn: 128, vocab: 256 },
+  'tiny-moe': {
+    ...{ layers: 2, width: 64, heads: 4, kvHeads: 2, headDim: 32, ffn: 64, vocab: 256 },
+    experts: { count: 8, used: 2 },
+    qkNorm: 'head',
+  },
 };
 
 /** The best round counts: V8 takes about a hundred tokens to reach full speed. */
@@ -87,7 +103,7 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
     const device = await createWebGpuDevice({ ...shape, pageTokens: PAGE_TOKENS, batchInvariant });
     adapter = device.info.name;
     if (device.info.software) rounds = SOFTWARE_ROUNDS;
-    const model = randomModel(device, shape, rows);
+    const model = await randomModel(device, shape, rows);
     // Without subgroup matrices both are the same.
     const works = batchInvariant ? [...depths, ...batches] : device.info.matrices ? batches : [];
     for (const kv of works.length > 0 ? options.kv.split(',') : []) {
@@ -183,30 +199,37 @@ interface Model {
   scratch: ReturnType<typeof createScratch>;
 }
 
-function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Model {
-  const { width, heads, kvHeads, headDim, ffn, vocab, layers } = shape;
+async function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Promise<Model> {
+  const { width, heads, kvHeads, headDim, ffn, vocab, layers, experts, qkNorm } = shape;
   const matrix = (outs: number, cols: number) => device.randomWeights(TYPE, outs, cols);
-  const ones = () => {
-    const tensor = device.createTensor(1, width);
-    device.writeRows(tensor, 0, new Float32Array(width).fill(1));
+  const ones = (length = width) => {
+    const tensor = device.createTensor(1, length);
+    device.writeRows(tensor, 0, new Float32Array(length).fill(1));
     return tensor;
   };
+  const headNorm = () => (qkNorm ? ones(headDim) : undefined);
+  const perExpert = experts?.count ?? 1;
+  const layer = async (): Promise<LayerWeights> => ({
+    attentionNorm: ones(),
+    q: matrix(heads * headDim, width),
+    k: matrix(kvHeads * headDim, width),
+    v: matrix(kvHeads * headDim, width),
+    qNorm: headNorm(),
+    kNorm: headNorm(),
+    attentionOutput: matrix(width, heads * headDim),
+    ffnNorm: ones(),
+    router: experts && (await randomRouter(device, experts.count, width)),
+    gate: matrix(perExpert * ffn, width),
+    up: matrix(perExpert * ffn, width),
+    down: matrix(perExpert * width, ffn),
+  });
   const weights: ModelWeights = {
     embedding: matrix(vocab, width),
     outputHead: matrix(vocab, width),
     outputNorm: ones(),
-    layers: Array.from({ length: layers }, () => ({
-      attentionNorm: ones(),
-      q: matrix(heads * headDim, width),
-      k: matrix(kvHeads * headDim, width),
-      v: matrix(kvHeads * headDim, width),
-      attentionOutput: matrix(width, heads * headDim),
-      ffnNorm: ones(),
-      gate: matrix(ffn, width),
-      up: matrix(ffn, width),
-      down: matrix(width, ffn),
-    })),
+    layers: [],
   };
+  for (let i = 0; i < layers; i++) weights.layers.push(await layer());
   const rope: RopeConfig = {
     base: 500000,
     dims: headDim,
@@ -218,7 +241,7 @@ function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Mod
     ...shape,
     architecture: 'llama',
     name: 'random weights',
-    experts: undefined,
+    experts: experts && { ...experts, softmaxOver: 'chosen' },
     context: 131072,
     normEps: 1e-5,
     attentionScale: 1 / Math.sqrt(headDim),
@@ -233,7 +256,7 @@ function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Mod
     qkvBias: false,
     otherBiases: false,
     sinkLogits: false,
-    qkNorm: undefined,
+    qkNorm,
     ropeFirst: false,
     norms: 'inputs',
     ffnNorm: 'ffn_norm',
@@ -243,6 +266,14 @@ function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Mod
     tiedOutput: false,
   };
   return { config, weights, rope: ropeFrequencies(rope), scratch: createScratch(device, config, rows) };
+}
+
+/** Floats, as in files. Random, so that rows choose different experts. */
+function randomRouter(device: WebGpuDevice, experts: number, width: number): Promise<Weights> {
+  return device.loadWeights('F32', experts, width, async into => {
+    const values = new Float32Array(into.buffer, into.byteOffset, experts * width);
+    for (let i = 0; i < values.length; i++) values[i] = (2 * Math.random() - 1) / Math.sqrt(width);
+  });
 }
 
 /** A sequence of `depth` tokens: pages of zeros, since time does not depend on their content. */

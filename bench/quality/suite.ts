@@ -128,6 +128,33 @@ function ablations({ texts, rows, headDim, transfer }: SuiteOptions): Section[] 
     },
     {
       ...few,
+      title: "TurboQuant's bits and QJL",
+      about:
+        'One codebook for all dims, or half of them with one bit more (tq35, tq25); the last bit of these is the sign of ' +
+        "the residual's projection (QJL), or is left out.",
+      labels: ['codec', 'QJL'],
+      entries: [
+        ...['tq4', 'tq3', 'tq2', 'tq1'].map(kv => [kv, '']),
+        ...['tq35', 'tq25'].flatMap(kv => [
+          [kv, 'yes'],
+          [`${kv}-noqjl`, ''],
+        ]),
+      ].map(([kv, qjl]) => ({ labels: [`\`${kv}\``, qjl], plan: planKey(kv) })),
+    },
+    {
+      ...few,
+      title: "TriAttention's pairs",
+      about:
+        `Kept RoPE pairs of a key, of ${headDim / 2}. Values are f16. tri-i4: as many per layer as carry 95 % of the ` +
+        'energy.',
+      labels: ['keys', 'pairs'],
+      entries: [
+        ...[8, 12, 16, 24, 32, 48].filter(pairs => pairs <= headDim / 2).map(pairs => [`tri${pairs}i4`, String(pairs)]),
+        ['tri-i4', 'by layer'],
+      ].map(([keys, pairs]) => ({ labels: [`\`${keys}\``, pairs], plan: planKey(`${keys}/f16`) })),
+    },
+    {
+      ...few,
       title: 'Codebook size',
       about: 'VecInfer: dims per sub-vector (`d`) and bits per sub-vector (`b`); `-own`: one codebook per sub-vector.',
       labels: ['codec'],

@@ -15,9 +15,9 @@ async function printed(bench: () => Promise<void>): Promise<unknown> {
   return JSON.parse(log.mock.calls.flat().join('\n'));
 }
 
-it('a whole model, decoding and with a prompt', async () => {
+it.each(['tiny', 'tiny-moe'])('a whole model of the shape %s, decoding and with a prompt', async shape => {
   const options = {
-    shape: 'tiny',
+    shape,
     depths: '256',
     batch: '',
     prompt: '64',
@@ -26,7 +26,7 @@ it('a whole model, decoding and with a prompt', async () => {
     json: true,
   };
   const found = await printed(() => benchWebGpuE2e({ ...options, kv: 'mead2' }));
-  expect(found).toMatchObject({ shape: 'tiny', results: { length: 2 } });
+  expect(found).toMatchObject({ shape, results: { length: 2 } });
   for (const { ms } of (found as { results: { ms: number }[] }).results) expect(ms).toBeGreaterThan(0);
 });
 

@@ -18,14 +18,17 @@ interface Options {
   json: boolean;
 }
 
-const code = readFileSync('src/engine/output-queue.ts', 'utf8');
-const page = readFileSync('docs/concepts.md', 'utf8').slice(0, 4000);
-const tasks: Record<string, string> = {
-  'edit a file': `${code}\n\nRewrite this file with MAX_WAITING = 128 instead of 64. Write the whole file, and nothing else.`,
-  'quote a document': `${page}\n\nWhat happens to new keys and values, until they are in a sealed page? Quote the text.`,
-  'a question': `${page}\n\nExplain in your own words, in a few sentences, why this cache needs little memory.`,
-  'a story': 'Write a story about a fisherman who finds a letter in a bottle.',
-};
+function readTasks(): Record<string, string> {
+  const code = readFileSync('src/engine/output-queue.ts', 'utf8');
+  const page = readFileSync('docs/concepts.md', 'utf8').slice(0, 4000);
+  return {
+    'edit a file': `${code}\n\nRewrite this file with MAX_WAITING = 128 instead of 64. Write the whole file, and nothing else.`,
+    'quote a document': `${page}\n\nWhat happens to new keys and values, until they are in a sealed page? Quote the text.`,
+    'a question': `${page}\n\nExplain in your own words, in a few sentences, why this cache needs little memory.`,
+    'a story': 'Write a story about a fisherman who finds a letter in a bottle.',
+  };
+}
+
 /** Nobody shall wait longer because of guesses. */
 const target = 0.97;
 
@@ -45,7 +48,7 @@ export async function benchSpeculate(options: Options): Promise<void> {
   await using plain = await load(false);
   await using guessing = await load(true);
   const rows: Row[] = [];
-  for (const [task, content] of Object.entries(tasks)) {
+  for (const [task, content] of Object.entries(readTasks())) {
     const answer = (model: Model) =>
       model.complete([{ role: 'user', content }], { temperature: 0, ignoreEos: true, maxTokens });
     const row = { task, plain: 0, guessed: 0 };

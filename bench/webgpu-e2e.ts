@@ -106,7 +106,8 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
     const model = await randomModel(device, shape, rows);
     // Without subgroup matrices both are the same.
     const works = batchInvariant ? [...depths, ...batches] : device.info.matrices ? batches : [];
-    for (const kv of works.length > 0 ? options.kv.split(',') : []) {
+    const prompts = batchInvariant && prompt > 0;
+    for (const kv of works.length > 0 || prompts ? options.kv.split(',') : []) {
       // One plan for all sequences, so that they share dispatches.
       const cache = {
         kv,
@@ -118,7 +119,7 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
         const tokensPerSecond = (1000 * batch) / measured.ms;
         results.push({ kv, batchInvariant, work: `${batch} x ${depth}`, tokensPerSecond, ...measured });
       }
-      if (prompt === 0 || !batchInvariant) continue;
+      if (!prompts) continue;
       const ms = await prefillTime(device, model, cache, prompt, chunk, options.breakdown);
       results.push({ kv, batchInvariant, work: `prompt of ${prompt}`, tokensPerSecond: (1000 * prompt) / ms, ms });
     }

@@ -282,4 +282,6 @@ export interface KvRun {
   position: number;
   /** Number of pages that are read from codes. */
   sealedPages: number;
+  /** Rows of a prompt, which may be computed in another way than decoded ones, however few they are. Default: false. */
+  prefill?: boolean;
 }

@@ -156,6 +156,7 @@ interface PlacedRuns {
   /** First row in the batch. */
   row: number;
   runs: readonly SequenceRun[];
+  prefill?: boolean;
 }
 
 interface PlacedChunk extends PlacedRuns {
@@ -333,11 +334,14 @@ export const isPrefill = ({ prefill, tokens }: Chunk): boolean => prefill ?? tok
 
 /** Gives every chunk its rows in the batch: decode rows first, then prefill rows. */
 function assignRows(chunks: readonly Chunk[]): { placed: PlacedChunk[]; rows: number; prefillRows: number } {
-  const placed = chunks.map(chunk => ({ chunk, row: 0, runs: chunk.sequence.plan(chunk.tokens.length) }));
+  const placed = chunks.map(chunk => ({
+    ...{ chunk, row: 0, prefill: isPrefill(chunk) },
+    runs: chunk.sequence.plan(chunk.tokens.length),
+  }));
   let rows = 0;
   let decodeRows = 0;
   for (const prefill of [false, true]) {
-    for (const part of placed.filter(({ chunk }) => isPrefill(chunk) === prefill)) {
+    for (const part of placed.filter(part => part.prefill === prefill)) {
       part.row = rows;
       rows += part.chunk.tokens.length;
     }
@@ -363,12 +367,12 @@ export interface Round {
 /** The runs of a chunk depend on each other, so round i holds the i-th run of every chunk. */
 export function groupRunsByRound(placed: readonly PlacedRuns[]): Round[] {
   const rounds: Round[] = [];
-  for (const { chunk, row, runs } of placed) {
+  for (const { chunk, row, runs, prefill } of placed) {
     const { view, exactView } = chunk.sequence;
     runs.forEach((run, i) => {
       rounds[i] ??= { runs: [], seals: [] };
       const { runs, seals } = rounds[i];
-      runs.push({ ...run, view: (chunk.exact && exactView) || view, row: row + run.row });
+      runs.push({ ...run, view: (chunk.exact && exactView) || view, row: row + run.row, prefill });
       seals.push(...sealRequests(view, run));
       if (exactView) seals.push(...sealRequests(exactView, run));
     });

@@ -62,6 +62,8 @@ interface Options {
   softcap?: number;
   /** One per query head. */
   sinkLogits?: readonly number[];
+  /** The rows are those of a prompt. */
+  prefill?: boolean;
 }
 
 interface Inputs {
@@ -104,6 +106,7 @@ export async function runAttention(
     scale = 1,
     softcap,
     sinkLogits,
+    prefill,
   }: Options = {},
 ) {
   const total = chunks.reduce((a, b) => a + b, 0);
@@ -154,7 +157,7 @@ export async function runAttention(
       device.append(0, k, v, [{ ...run, view, row }]);
       const left = Math.max(0, run.count - lastRows);
       const last = { count: run.count - left, position: run.position + left, row: row + left };
-      device.attend(0, q, out, [{ ...run, ...last, view }], {
+      device.attend(0, q, out, [{ ...run, ...last, view, prefill }], {
         scale: scale / Math.sqrt(headDim),
         softcap,
         sinkLogits: logits,

@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { createCodec, learn } from '../../src/codec/kv.ts';
 import { gaussianSamples } from '../../src/codec/learned.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
-import { selectVariant } from '../../src/kernel/webgpu/attention-variant.ts';
+import { selectVariants } from '../../src/kernel/webgpu/attention-variant.ts';
 import { createCodecs } from '../../src/kernel/webgpu/codecs.ts';
 import type { Gpu } from '../../src/kernel/webgpu/gpu.ts';
 import type { Kernel } from '../../src/kernel/webgpu/kernel.ts';
@@ -20,6 +20,7 @@ const SHAPE = { headDim: 128, kvHeads: 2, pageTokens: 128, group: 4, subgroupSiz
 const OPTIONS = {
   unroll: 4,
   pagesPerSplit: 4,
+  matrices: false,
   limits: { workgroupMemory: 32768, invocations: 256, storageBuffers: 8 },
 };
 /** Nothing runs, so no buffer is needed. */
@@ -50,7 +51,7 @@ suite(`kernels for subgroups of 32 lanes compile (not run)${typeof found === 'st
     const samples = gaussianSamples(shape, 256);
     const { keys, values } = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
     const [key, value] = [codecOf(keys.layout), codecOf(values.layout)];
-    const frame = selectVariant(key, value, SHAPE, OPTIONS);
+    const frame = selectVariants(key, value, SHAPE, OPTIONS).decoded;
     const [pages, f16] = [frame.pages(1), frame.f16(1)];
     expect(await compile(pages)).toEqual([]);
     expect(await compile(f16)).toEqual([]);
@@ -69,10 +70,24 @@ suite(`kernels for subgroups of 32 lanes compile (not run)${typeof found === 'st
     const byMatrices = { ...SHAPE, subgroupMatrices: true };
     const { keys, values } = createCodec(spec, shape);
     const [key, value] = [keys, values].map(({ layout }) => createCodecs(NO_GPU, byMatrices, false)(layout));
-    const kernel = selectVariant(key, value, byMatrices, OPTIONS).pages(rows);
+    const kernel = selectVariants(key, value, byMatrices, OPTIONS).decoded.pages(rows);
     expect(kernel.body).toContain('subgroupMatrixMultiplyAccumulate');
     expect(await compile(kernel)).toEqual([]);
   });
+
+  it.each(['f16', 'fp8', 'q8_0', 'q4_0', 'tq4', 'tq2u', 'kivi2g32', 'vec-d4b8', 'tq4/mead2', 'mead2', 'mead2u'])(
+    '%s: pages of prompts by subgroup matrices',
+    async spec => {
+      const shape = { ...SHAPE, ropeFrequencies: createRopeFrequencies(SHAPE.headDim) };
+      const samples = gaussianSamples(shape, 256);
+      const { keys, values } = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
+      const [key, value] = [codecOf(keys.layout), codecOf(values.layout)];
+      const limits = { ...OPTIONS.limits, workgroupMemory: 49152, storageBuffers: 10 };
+      const kernel = selectVariants(key, value, SHAPE, { ...OPTIONS, matrices: true, limits }).prompt.pages(1);
+      expect(kernel.name).toContain('64 queries');
+      expect(await compile(kernel)).toEqual([]);
+    },
+  );
 
   it.each(['q8_0', 'q4_0'])('%s: pages with vec2<f16>', async spec => {
     const withHalves = { ...SHAPE, f16: true };
@@ -80,7 +95,7 @@ suite(`kernels for subgroups of 32 lanes compile (not run)${typeof found === 'st
     const samples = gaussianSamples(shape, 256);
     const { keys, values } = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
     const [key, value] = [keys, values].map(({ layout }) => createCodecs(NO_GPU, withHalves, false)(layout));
-    const kernel = selectVariant(key, value, withHalves, OPTIONS).pages(1);
+    const kernel = selectVariants(key, value, withHalves, OPTIONS).decoded.pages(1);
     expect(kernel.body).toContain('vec2<f16>');
     expect(await compile(kernel)).toEqual([]);
   });

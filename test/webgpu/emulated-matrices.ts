@@ -13,44 +13,64 @@ const SIDE = 16;
 const LANES = 32;
 const PER_LANE = SIDE ** 2 / LANES;
 
-const half = (name: string) => /* wgsl */ `
-fn half_of_${name}(at: u32, i: u32) -> f32 {
-  let both = unpack2x16float(${name}[at + i / 8][i / 2 % 4]);
-  return select(both.x, both.y, i % 2 == 1);
-}`;
+/** The arrays of f16 that a kernel's factors are loaded from. */
+const factorsOf = (body: string): string[] => [
+  ...new Set(
+    [...body.matchAll(/subgroupMatrixLoad<subgroup_matrix_(?:left|right)<[^(]+>\(&(\w+), /g)].map(([, name]) => name),
+  ),
+];
 
-/** A factor is its place in workgroup memory: offset and stride. */
-const emulation = /* wgsl */ `
+const readFactor = (name: string, i: number) => `case ${i}u: { both = unpack2x16float(${name}[at / 8][at / 2 % 4]); }`;
+
+/** A factor is its place in workgroup memory: array, offset, stride, and whether its columns are contiguous. */
+const emulation = (factors: readonly string[]) => /* wgsl */ `
 alias Sums = array<f32, ${PER_LANE}>;
 var<private> own_lane: u32;
-${half('xs')}
-${half('ws')}
-fn multiply(x: vec2u, w: vec2u, before: Sums) -> Sums {
+fn half_at(factor: vec4u, row: u32, column: u32) -> f32 {
+  let at = 8 * factor.y + select(8 * row * factor.z + column, 8 * column * factor.z + row, factor.w == 1);
+  var both: vec2f;
+  switch (factor.x) { ${factors.map(readFactor).join('\n')} default: {} }
+  return select(both.x, both.y, at % 2 == 1);
+}
+fn multiply(x: vec4u, w: vec4u, before: Sums) -> Sums {
   var sums = before;
   for (var n = 0u; n < ${PER_LANE}; n++) {
     let e = own_lane + ${LANES} * n;
-    for (var k = 0u; k < ${SIDE}; k++) {
-      sums[n] = fma(half_of_xs(x.x + e / ${SIDE} * x.y, k), half_of_ws(w.x + e % ${SIDE} * w.y, k), sums[n]);
-    }
+    for (var k = 0u; k < ${SIDE}; k++) { sums[n] = fma(half_at(x, e / ${SIDE}, k), half_at(w, k, e % ${SIDE}), sums[n]); }
   }
   return sums;
 }`;
 
+/** Where number n of an emulated matrix of sums is, in an array of f32 or of vec4u. */
+const sumAt = (isVectors: boolean, name: string, at: string, stride: string) =>
+  isVectors
+    ? `${name}[${at} + e / ${SIDE} * ${stride} + e % ${SIDE} / 4][e % 4]`
+    : `${name}[${at} + e / ${SIDE} * ${stride} + e % ${SIDE}]`;
+
+const eachSum = (text: string) => `for (var n = 0u; n < ${PER_LANE}; n++) { let e = own_lane + ${LANES} * n; ${text} }`;
+
 function emulate(kernel: Kernel): Kernel {
   if (!kernel.enable?.includes('chromium_experimental_subgroup_matrix')) return kernel;
+  const factors = factorsOf(kernel.body);
+  const isVectors = (name: string) => kernel.body.includes(`${name}: array<vec4u`);
   const body = kernel.body
     .replace(
       'fn main(group: vec3u, lane: u32, subgroup: u32) {',
-      main => `${emulation}\n${main}\n  own_lane = lane % ${LANES};`,
+      main => `${emulation(factors)}\n${main}\n  own_lane = lane % ${LANES};`,
     )
     .replace('lane: u32, subgroup: u32) {', `lane: u32) {\n  let subgroup = lane / ${LANES};`)
-    .replaceAll(/subgroupMatrixLoad<[^(]+>\(&\w+, /g, 'vec2u(')
+    .replaceAll(
+      /(\w+) = subgroupMatrixLoad<subgroup_matrix_result<[^(]+>\(&(\w+), (.+), (\w+)\);/g,
+      (_, sums, from, at, stride) => eachSum(`${sums}[n] = bitcast<f32>(${sumAt(isVectors(from), from, at, stride)});`),
+    )
+    .replaceAll(
+      /subgroupMatrixLoad<[^(]+, (row|col)_major>\(&(\w+), (.+?), (\d+)\)/g,
+      (_, order, from, at, stride) => `vec4u(${factors.indexOf(from)}, ${at}, ${stride}, ${order === 'col' ? 1 : 0})`,
+    )
     .replaceAll(/subgroup_matrix_result<[^>]+>/g, 'Sums')
     .replaceAll('subgroupMatrixMultiplyAccumulate', 'multiply')
-    .replaceAll(
-      /subgroupMatrixStore<row_major>\(&(\w+), (.+), (\w+), ([\w.]+)\);/g,
-      (_, to, at, sums, stride) =>
-        `for (var n = 0u; n < ${PER_LANE}; n++) { let e = own_lane + ${LANES} * n; ${to}[${at} + e / ${SIDE} * ${stride} + e % ${SIDE}] = ${sums}[n]; }`,
+    .replaceAll(/subgroupMatrixStore<row_major>\(&(\w+), (.+), (\w+), ([\w.]+)\);/g, (_, to, at, sums, stride) =>
+      eachSum(`${sumAt(isVectors(to), to, at, stride)} = ${isVectors(to) ? 'bitcast<u32>' : 'f32'}(${sums}[n]);`),
     )
     .replaceAll('bitcast<vec2h>(two)', 'unpack2x16float(two)')
     .replaceAll(/return bitcast<u32>\((fma|code)(.*)\);/g, 'return pack2x16float($1$2);')

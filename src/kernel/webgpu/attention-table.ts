@@ -51,6 +51,8 @@ const NO_WINDOW = -(2 ** 30);
 interface TableOptions {
   /** Rows per item, for runs of several rows. */
   tile: number;
+  /** The same for items of pages, and for single rows too: a multiple of `tile`. Default: `tile`. */
+  pageTile?: number;
   pagesPerSplit: number;
   maxStates: number;
   layer: number;
@@ -59,7 +61,7 @@ interface TableOptions {
 /** An item is one workgroup: a row or tile of rows, and a split of pages or F16_SPLIT_TOKENS f16 tokens. */
 export function buildAttentionTable(
   runs: readonly KvRun[],
-  { tile, pagesPerSplit: split, maxStates, layer }: TableOptions,
+  { tile, pageTile, pagesPerSplit: split, maxStates, layer }: TableOptions,
 ): AttentionTable {
   const words: number[] = [];
   const put = (lines: readonly (readonly number[])[]): Range => {
@@ -114,15 +116,18 @@ export function buildAttentionTable(
     const tailSplits = Math.ceil((position + count - sealedTokens) / F16_SPLIT_TOKENS);
     const sinkSplits = Math.ceil(sinkCount / F16_SPLIT_TOKENS);
     const f16Splits = tailSplits + sinkSplits;
-    const step = count === 1 ? 1 : tile;
-    for (let first = 0; first < count; first += step) {
-      const n = Math.min(step, count - first);
+    const f16Step = count === 1 ? 1 : tile;
+    const step = pageTile ?? f16Step;
+    for (let first = 0, n = 0; first < count; first += n) {
       const unread = unreadPages(first);
       const pageSplits = splitsOf(unread);
+      const room = f16Step * Math.max(1, Math.floor(maxStates / (pageSplits + f16Splits) / f16Step));
+      n = Math.min(step, room, count - first);
       const firstPage = split * Math.floor(unread / split);
       const windowStart = window ? position + first + 1 - window : NO_WINDOW;
       if (rows.length > 0 && pageStates + f16States + n * (pageSplits + f16Splits) > maxStates) endBatch();
-      const [pageItems, f16Items] = step === 1 ? [pages.singleRow, f16.singleRow] : [pages.rowTile, f16.rowTile];
+      const pageItems = step === 1 ? pages.singleRow : pages.rowTile;
+      const f16Items = f16Step === 1 ? f16.singleRow : f16.rowTile;
       for (let u = 0; u < pageSplits; u++) {
         const page = firstPage + u * split;
         const start = (view.firstLeaf + page) * pageTokens;
@@ -152,29 +157,33 @@ export function buildAttentionTable(
             firstPage: view.firstLeaf + page,
           }),
         );
-      const addF16 = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
-        const tokens = Math.min(F16_SPLIT_TOKENS, end + (sink ? 0 : n - 1) - from);
-        const isVisible = from + tokens > windowStart;
-        const rounds = isVisible ? Math.max(0, Math.ceil(tokens / F16_TOKENS_PER_ROUND)) : 0;
-        f16Items.push(
-          F16_ITEM.write({
-            row: row + first,
-            rows: n,
-            isSinks: sink,
-            rounds,
-            slots: slot,
-            firstState: f16States + at + u,
-            stateStride: f16Splits,
-            firstToken: from,
-            endToken: end,
-            windowStart,
-          }),
-        );
-      };
-      for (let u = 0; u < sinkSplits; u++)
-        addF16(1, (view.sinkBlock as GpuBlock).slot, u, u * F16_SPLIT_TOKENS, sinkCount, 0);
-      for (let u = 0; u < tailSplits; u++)
-        addF16(0, tail, u, sealedTokens + u * F16_SPLIT_TOKENS, position + first + 1, sinkSplits);
+      for (let part = 0; part < n; part += f16Step) {
+        const partRows = Math.min(f16Step, n - part);
+        const partStart = windowStart + part;
+        const seen = position + first + part + 1;
+        const addF16 = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
+          const tokens = Math.min(F16_SPLIT_TOKENS, end + (sink ? 0 : partRows - 1) - from);
+          const isVisible = from + tokens > partStart;
+          const rounds = isVisible ? Math.max(0, Math.ceil(tokens / F16_TOKENS_PER_ROUND)) : 0;
+          f16Items.push(
+            F16_ITEM.write({
+              row: row + first + part,
+              rows: partRows,
+              isSinks: sink,
+              rounds,
+              slots: slot,
+              firstState: f16States + part * f16Splits + at + u,
+              stateStride: f16Splits,
+              firstToken: from,
+              endToken: end,
+              windowStart: partStart,
+            }),
+          );
+        };
+        for (let u = 0; u < sinkSplits; u++)
+          addF16(1, (view.sinkBlock as GpuBlock).slot, u, u * F16_SPLIT_TOKENS, sinkCount, 0);
+        for (let u = 0; u < tailSplits; u++) addF16(0, tail, u, sealedTokens + u * F16_SPLIT_TOKENS, seen, sinkSplits);
+      }
       for (let r = 0; r < n; r++) {
         const ownSplits = splitsOf(unreadPages(first + r));
         const firstState = pageStates + (r + 1) * pageSplits - ownSplits;

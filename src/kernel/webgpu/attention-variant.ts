@@ -6,6 +6,7 @@
 import type { GpuCodec } from './codecs.ts';
 import type { Kernel } from './kernel.ts';
 import type { AttendShape } from './kernels/attend.ts';
+import { promptKernels } from './kernels/attend-prompt.ts';
 import type { QueryWords } from './kernels/four-subgroups/attend.ts';
 import { pageRelativeQueries } from './kernels/four-subgroups/page-relative.ts';
 import { attendPagesFourSubgroups } from './kernels/four-subgroups/sources.ts';
@@ -20,7 +21,8 @@ export interface VariantOptions {
   unroll: number;
   /** Pages per workgroup. */
   pagesPerSplit: number;
-
+  /** Whether rows of prompts use subgroup matrices. */
+  matrices: boolean;
   limits: KernelLimits;
 }
 
@@ -50,16 +52,13 @@ interface F16Variant {
 export interface AttentionVariant extends PageVariant, F16Variant {
   /** Rows per workgroup, for runs of several rows. */
   tile: number;
+  /** The same for pages, and for single rows too. Default: `tile`. */
+  pageTile?: number;
 }
 
 const SUBGROUP_LOOPS = [4];
 
-export function selectVariant(
-  key: GpuCodec,
-  value: GpuCodec,
-  shape: AttendShape,
-  options: VariantOptions,
-): AttentionVariant {
+function selectVariant(key: GpuCodec, value: GpuCodec, shape: AttendShape, options: VariantOptions): AttentionVariant {
   const { limits, unroll } = options;
   const pageVariant = firstFit(
     pageVariants(key, value, shape, options.pagesPerSplit),
@@ -75,6 +74,42 @@ export function selectVariant(
   let tile = Math.max(1, Math.floor(Math.min(2 * unroll, variant.maxQueries ?? 2 * unroll) / shape.group));
   while (tile > 1 && !(fits(variant.pages(tile), limits) && fits(variant.f16(tile), limits))) tile--;
   return { ...variant, tile };
+}
+
+/** For decoded rows, and for rows of prompts. */
+export interface Variants {
+  decoded: AttentionVariant;
+  prompt: AttentionVariant;
+}
+
+export function selectVariants(key: GpuCodec, value: GpuCodec, shape: AttendShape, options: VariantOptions): Variants {
+  const decoded = selectVariant(key, value, shape, options);
+  return { decoded, prompt: promptVariant(key, value, shape, options, decoded) };
+}
+
+/** Prompts use subgroup matrices where they fit. */
+function promptVariant(
+  key: GpuCodec,
+  value: GpuCodec,
+  shape: AttendShape,
+  options: VariantOptions,
+  decoded: AttentionVariant,
+): AttentionVariant {
+  const found = options.matrices
+    ? promptKernels(key, value, shape).find(({ kernel }) => fits(kernel(), options.limits))
+    : undefined;
+  if (!found) return decoded;
+  const { tile, f16, f16Loops, f16Parts } = decoded;
+  return {
+    ...{ tile, f16, f16Loops, f16Parts },
+    pagesPerSplit: options.pagesPerSplit,
+    words: key.layout.codedDim,
+    int8: false,
+    pages: found.kernel,
+    pageLoops: [],
+    pageParts: 1,
+    pageTile: tile * Math.floor(found.rows / tile),
+  };
 }
 
 /** Fastest first; the last reads every codec. */

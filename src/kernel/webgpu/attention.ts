@@ -4,12 +4,13 @@ import type { AttendOptions, Block, KvLayer, KvRun, KvView, Tensor } from '../de
 import type { PageLayout } from '../page-layout.ts';
 import { pagesOf, tailBlockTokens } from '../visibility.ts';
 import { type AttentionTable, type Batch, buildAttentionTable, type WorkItems } from './attention-table.ts';
-import { type AttentionVariant, selectVariant, type VariantOptions } from './attention-variant.ts';
+import { type AttentionVariant, selectVariants, type VariantOptions, type Variants } from './attention-variant.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { ArenaTable, Gpu } from './gpu.ts';
 import type { Kernel } from './kernel.ts';
 import { APPEND_WORDS, append } from './kernels/append.ts';
 import type { AttendShape } from './kernels/attend.ts';
+import { PAGE_MATRIX } from './kernels/attend-prompt.ts';
 import { combineSplitsHadamard } from './kernels/four-subgroups/combine-splits.ts';
 import { vectors } from './kernels/four-subgroups/names.ts';
 import { queryVectorsPerPage } from './kernels/four-subgroups/page-relative.ts';
@@ -66,7 +67,9 @@ export class Attention {
   private readonly pageAngles = new Map<GpuCodec, { pages: number; buffer: GPUBuffer }>();
   /** Undefined where the fused kernel exceeds the adapter's limits. */
   private readonly fusedKernels = new Map<Kernel, Map<Kernel, Kernel | undefined>>();
-  private readonly variants = new Map<GpuCodec, Map<GpuCodec, AttentionVariant>>();
+  private readonly variants = new Map<GpuCodec, Map<GpuCodec, Variants>>();
+  /** Runs that share kernels. */
+  private readonly groups = new WeakMap<readonly KvRun[], readonly (readonly KvRun[])[]>();
   private readonly kernels = new Map<GpuCodec, Map<GpuCodec, Map<string, Kernel>>>();
 
   constructor(
@@ -92,7 +95,7 @@ export class Attention {
   /** Stores keys and values in tails and sinks. `rope`: also rotates keys and queries; the runs then cover all rows. */
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[], rope?: { q: Tensor; angles: Tensor }): void {
     const { headDim, kvHeads, pageTokens } = this.shape;
-    for (const group of groupByLayout(runs)) {
+    for (const group of groupBy(runs, isAlike)) {
       const { shape, sinkBlock } = group[0].view;
       const lists: number[] = [];
       const runWords = group.flatMap(({ view, row, count, position }) => {
@@ -135,10 +138,11 @@ export class Attention {
   }
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], options: AttendOptions): void {
-    for (const group of groupByLayout(runs)) {
+    for (const group of this.groupsOf(runs)) {
       const { keys, values } = group[0].view.shape.layers[layer];
       const [key, value] = [this.codecOf(keys.layout), this.codecOf(values.layout)];
-      const variant = this.variantFor(key, value);
+      const variants = this.variantsFor(key, value);
+      const variant = group[0].prefill ? variants.prompt : variants.decoded;
       // Before the table is placed: an upload may submit, which clears the arena.
       const angles = key.layout.ropeFrequencies && this.pageAngleBuffer(key, group);
       // The blocks of all views are in the same pools, but a short sequence has no pages to find their pool by.
@@ -151,22 +155,32 @@ export class Attention {
     }
   }
 
-  /** Only the general kernel, which reads all codecs as floats, has no loop bounds of its own. */
-  unpacks({ keys, values }: KvLayer): boolean {
-    return this.variantFor(this.codecOf(keys.layout), this.codecOf(values.layout)).pageLoops.length === 0;
+  /** Rows of prompts are apart from decoded ones if they use other kernels. */
+  private groupsOf(runs: readonly KvRun[]): readonly (readonly KvRun[])[] {
+    const { matrices } = this.options;
+    const groups =
+      this.groups.get(runs) ?? groupBy(runs, (a, b) => isAlike(a, b) && (!matrices || a.prefill === b.prefill));
+    this.groups.set(runs, groups);
+    return groups;
   }
 
-  private variantFor(key: GpuCodec, value: GpuCodec): AttentionVariant {
-    const byValue = this.variants.get(key) ?? new Map<GpuCodec, AttentionVariant>();
+  /** Only the general kernel, which reads all codecs as floats, has no loop bounds of its own. */
+  unpacks({ keys, values }: KvLayer): boolean {
+    const { decoded } = this.variantsFor(this.codecOf(keys.layout), this.codecOf(values.layout));
+    return decoded.pageLoops.length === 0;
+  }
+
+  private variantsFor(key: GpuCodec, value: GpuCodec): Variants {
+    const byValue = this.variants.get(key) ?? new Map<GpuCodec, Variants>();
     this.variants.set(key, byValue);
-    const variant = byValue.get(value) ?? selectVariant(key, value, this.shape, this.options);
-    byValue.set(value, variant);
-    return variant;
+    const variants = byValue.get(value) ?? selectVariants(key, value, this.shape, this.options);
+    byValue.set(value, variants);
+    return variants;
   }
 
   private placeTable(
     runs: readonly KvRun[],
-    { tile, pagesPerSplit }: AttentionVariant,
+    { tile, pageTile, pagesPerSplit }: AttentionVariant,
     layer: number,
   ): { table: AttentionTable; word: number } {
     const cachedTables = this.tables.get(runs) ?? new Map<string, { table: AttentionTable; placed?: ArenaTable }>();
@@ -176,7 +190,7 @@ export class Attention {
     if (!cached) {
       const stateBytes = 4 * this.heads * stateFloats(2 * this.shape.headDim);
       const maxStates = Math.floor(Math.min(MAX_STATE_BYTES, this.options.maxBindingBytes) / stateBytes);
-      cached = { table: buildAttentionTable(runs, { tile, pagesPerSplit, maxStates, layer }) };
+      cached = { table: buildAttentionTable(runs, { tile, pageTile, pagesPerSplit, maxStates, layer }) };
       cachedTables.set(key, cached);
     }
     this.gpu.reserveArena(cached.table.words.byteLength);
@@ -214,12 +228,18 @@ export class Attention {
     const states = this.gpu.scratch('page states', batch.pageStates * stateBytes(value.layout.codedDim));
     const f16States = this.gpu.scratch('f16 states', batch.f16States * stateBytes(headDim));
     const dispatches: Dispatch[] = [];
-    const each = (items: WorkItems, parts: number, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
+    const { tile, pageTile = tile } = variant;
+    const each = (
+      items: WorkItems,
+      tile: number,
+      parts: number,
+      make: (rows: number, first: number) => Omit<Dispatch, 'groups'>,
+    ) => {
       const heads = kvHeads * parts;
       if (items.singleRow.count > 0)
         dispatches.push({ ...make(1, items.singleRow.word), groups: [items.singleRow.count, heads] });
       if (items.rowTile.count > 0)
-        dispatches.push({ ...make(variant.tile, items.rowTile.word), groups: [items.rowTile.count, heads] });
+        dispatches.push({ ...make(tile, items.rowTile.word), groups: [items.rowTile.count, heads] });
     };
     const transform =
       batch.pageStates === 0 || key.layout.ropeFrequencies
@@ -232,7 +252,7 @@ export class Attention {
         : bufferOf(q));
     const sinks = gpuBlock(view.sinkBlock).pool;
     const tails = tailPool(view) ?? sinks;
-    each(batch.f16, variant.f16Parts, (rows, first) => {
+    each(batch.f16, tile, variant.f16Parts, (rows, first) => {
       const layouts = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], f16States];
       const kernel = this.gpu.kernel(`f16 ${rows} ${variant.f16Loops} ${variant.f16Parts}`, () => variant.f16(rows));
@@ -249,10 +269,11 @@ export class Attention {
         keyTables: key.tables,
         valueTables: value.tables,
         [PAGE_ROTATIONS]: angles,
+        [PAGE_MATRIX]: key.pageMatrix,
         states,
       };
-      each(batch.pages, variant.pageParts, (rows, first) => {
-        const kernel = this.cachedKernel(`pages ${rows}`, key, value, () => variant.pages(rows));
+      each(batch.pages, pageTile, variant.pageParts, (rows, first) => {
+        const kernel = this.cachedKernel(`pages ${rows} ${variant.pageTile}`, key, value, () => variant.pages(rows));
         const offset = valueOffset - keyOffset;
         const params = [
           word,
@@ -395,10 +416,11 @@ export class Attention {
 /** The first page of a layer that is there. */
 const firstPage = (view: KvView, layer: number): Block | undefined => pagesOf(view, layer).find(page => page);
 
-/** Groups runs whose sequences share codecs and windows. */
-function groupByLayout(runs: readonly KvRun[]): readonly (readonly KvRun[])[] {
-  const same = ({ view: a }: KvRun, { view: b }: KvRun) =>
-    a.shape.layers === b.shape.layers && a.shape.tailTokens === b.shape.tailTokens && a.shape.sinks === b.shape.sinks;
+/** Whether the sequences of two runs share codecs and windows. */
+const isAlike = ({ view: { shape: a } }: KvRun, { view: { shape: b } }: KvRun): boolean =>
+  a.layers === b.layers && a.tailTokens === b.tailTokens && a.sinks === b.sinks;
+
+function groupBy(runs: readonly KvRun[], same: (a: KvRun, b: KvRun) => boolean): readonly (readonly KvRun[])[] {
   if (runs.every(run => same(run, runs[0]))) return [runs];
   const kinds: KvRun[][] = [];
   for (const run of runs) {

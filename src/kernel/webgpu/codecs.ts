@@ -1,5 +1,6 @@
 /** A codec on the GPU: its matrices, means and tables, and the kernel stages that read its pages. */
 
+import { toF16 } from '../float.ts';
 import type { PageLayout } from '../page-layout.ts';
 import type { Gpu } from './gpu.ts';
 import type { AttendShape, KeyStage, ValueStage } from './kernels/attend.ts';
@@ -31,6 +32,8 @@ export interface GpuCodec {
   matrix?: GPUBuffer;
   transposed?: GPUBuffer;
   encode?: GPUBuffer;
+  /** The matrix of page-relative queries as f16 (kernels/attend-prompt.ts). */
+  pageMatrix?: GPUBuffer;
   mean?: GPUBuffer;
   residual?: GPUBuffer;
   /** Lookup tables of a learned codec (kernels/tables.ts). */
@@ -117,6 +120,10 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (l
       matrix: uploadBuffer(queryMatrix, 'codec matrix'),
       transposed,
       encode: encodeMatrix ? uploadBuffer(transpose(encodeMatrix, encodeRows, headDim), 'codec matrix') : transposed,
+      pageMatrix: uploadBuffer(
+        layout.ropeFrequencies && queryMatrix && toHalves(transpose(queryMatrix, codedDim, headDim)),
+        'codec matrix',
+      ),
       mean: uploadBuffer(mean, 'codec mean'),
       residual: uploadBuffer(encoding.kind === 'hybrid' ? encoding.residual?.matrix : undefined, 'residual matrix'),
       columns: columnTableOffset(layout),
@@ -126,6 +133,9 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (l
     return codec;
   };
 }
+
+/** Two f16 per word. */
+const toHalves = (floats: Float32Array): Uint32Array => new Uint32Array(Uint16Array.from(floats, toF16).buffer);
 
 /** The stage for centered pages: after an int8 query come its floats. */
 function withMeans(

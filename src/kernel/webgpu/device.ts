@@ -167,6 +167,7 @@ export class WebGpuDevice implements Device {
       heads,
       unroll,
       pagesPerSplit: rest.pagesPerSplit ?? 4,
+      matrices: matrices && !precise,
       horizontalFusion: rest.horizontalFusion ?? !info.software,
       limits: gpu.limits,
       maxBindingBytes: this.maxBindingBytes,

@@ -32,6 +32,24 @@ fn half_at(factor: vec4u, row: u32, column: u32) -> f32 {
   switch (factor.x) { ${factors.map(readFactor).join('\n')} default: {} }
   return select(both.x, both.y, at % 2 == 1);
 }
+/** A factor that is kept while the memory it comes from changes: every lane has all of it. */
+alias Kept = array<f32, ${SIDE ** 2}>;
+fn keep(x: vec4u) -> Kept {
+  var kept: Kept;
+  for (var e = 0u; e < ${SIDE ** 2}; e++) { kept[e] = half_at(x, e / ${SIDE}, e % ${SIDE}); }
+  return kept;
+}
+fn multiply_kept(x: Kept, w: vec4u, before: Sums) -> Sums {
+  var kept = x;
+  var sums = before;
+  for (var n = 0u; n < ${PER_LANE}; n++) {
+    let e = own_lane + ${LANES} * n;
+    for (var k = 0u; k < ${SIDE}; k++) {
+      sums[n] = fma(kept[e / ${SIDE} * ${SIDE} + k], half_at(w, k, e % ${SIDE}), sums[n]);
+    }
+  }
+  return sums;
+}
 fn multiply(x: vec4u, w: vec4u, before: Sums) -> Sums {
   var sums = before;
   for (var n = 0u; n < ${PER_LANE}; n++) {
@@ -67,7 +85,10 @@ function emulate(kernel: Kernel): Kernel {
       /subgroupMatrixLoad<[^(]+, (row|col)_major>\(&(\w+), (.+?), (\d+)\)/g,
       (_, order, from, at, stride) => `vec4u(${factors.indexOf(from)}, ${at}, ${stride}, ${order === 'col' ? 1 : 0})`,
     )
+    .replaceAll(/(query\d+) = (vec4u\(.*\));/g, '$1 = keep($2);')
+    .replaceAll(/subgroup_matrix_left<[^>]+>/g, 'Kept')
     .replaceAll(/subgroup_matrix_result<[^>]+>/g, 'Sums')
+    .replaceAll('subgroupMatrixMultiplyAccumulate(query', 'multiply_kept(query')
     .replaceAll('subgroupMatrixMultiplyAccumulate', 'multiply')
     .replaceAll(/subgroupMatrixStore<row_major>\(&(\w+), (.+), (\w+), ([\w.]+)\);/g, (_, to, at, sums, stride) =>
       eachSum(`${sumAt(isVectors(to), to, at, stride)} = ${isVectors(to) ? 'bitcast<u32>' : 'f32'}(${sums}[n]);`),
@@ -77,7 +98,7 @@ function emulate(kernel: Kernel): Kernel {
     .replaceAll('vec2h', 'vec2f')
     .replaceAll(/f16\((scale|low)\)/g, '$1')
     .replaceAll('.0h', '.0');
-  return { ...kernel, body, subgroupId: false, enable: undefined };
+  return { ...kernel, body, subgroupId: false, enable: ['subgroups'] };
 }
 
 class EmulatingGpu extends Gpu {

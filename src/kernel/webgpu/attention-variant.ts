@@ -6,7 +6,7 @@
 import type { GpuCodec } from './codecs.ts';
 import type { Kernel } from './kernel.ts';
 import type { AttendShape } from './kernels/attend.ts';
-import { promptKernels } from './kernels/attend-prompt.ts';
+import { promptKernels, promptRows } from './kernels/attend-prompt.ts';
 import type { QueryWords } from './kernels/four-subgroups/attend.ts';
 import { pageRelativeQueries } from './kernels/four-subgroups/page-relative.ts';
 import { attendPagesFourSubgroups } from './kernels/four-subgroups/sources.ts';
@@ -95,20 +95,19 @@ function promptVariant(
   options: VariantOptions,
   decoded: AttentionVariant,
 ): AttentionVariant {
-  const found = options.matrices
-    ? promptKernels(key, value, shape).find(({ kernel }) => fits(kernel(), options.limits))
-    : undefined;
-  if (!found) return decoded;
+  const kernels = options.matrices ? promptKernels(key, value, shape) : [];
+  const pages = kernels.find(make => fits(make(), options.limits));
+  if (!pages) return decoded;
   const { tile, f16, f16Loops, f16Parts } = decoded;
   return {
     ...{ tile, f16, f16Loops, f16Parts },
     pagesPerSplit: options.pagesPerSplit,
     words: key.layout.codedDim,
     int8: false,
-    pages: found.kernel,
+    pages,
     pageLoops: [],
     pageParts: 1,
-    pageTile: tile * Math.floor(found.rows / tile),
+    pageTile: tile * Math.floor(promptRows(shape) / tile),
   };
 }
 

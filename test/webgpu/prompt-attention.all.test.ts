@@ -1,13 +1,13 @@
 /**
  * Attention of a prompt's rows with (emulated) subgroup matrices, against the js device on the same pages: codecs whose
  * tokens or dims are side by side, pages that queries are transformed for, groups of query heads that fill a workgroup or do
- * not, windows, softcaps, splits.
+ * not, windows, softcaps, splits. By 32 tokens, since software adapters have 256 invocations; by 64 the self-test and
+ * `npm run bench -- attention` check it on real GPUs.
  */
 import { afterAll, expect, it } from 'vitest';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import type { WebGpuOptions } from '../../src/kernel/webgpu/device.ts';
 import { type AttentionCase, relativeError, runAttention } from '../support/attention.ts';
-import { matrix } from '../support/matrix.ts';
 import { openWithMatrices } from './emulated-matrices.ts';
 import { describeGpu } from './gpu.ts';
 
@@ -46,39 +46,30 @@ async function worstError(
   return Math.max(...exact.attended.map(row => relativeError(found.outputs[row], exact.outputs[row])));
 }
 
-const CODECS: [string, keyof typeof TOLERANCE][] = [
-  ['f16', 'f16'],
-  ['fp8', 'f16'],
-  ['q4_0', 'f16'],
-  ['tq4', 'f16'],
-  ['tq2u', 'f16'],
-  ['tq35', 'f16'],
-  ['kivi2g32', 'f16'],
-  ['vec-d4b8', 'f16'],
-  ['mead2u', 'f16'],
-  ['mead2', 'bytes'],
-  ['tq4/mead2', 'bytes'],
-  ['mead2/q8_0', 'bytes'],
+const CODECS: [string, string, keyof typeof TOLERANCE][] = [
+  ['f16', 'tokens side by side', 'f16'],
+  ['q4_0', 'an order of dims of its own', 'f16'],
+  ['tq4', 'keys by tokens, values by dims, means of pages', 'f16'],
+  ['tq35', 'more coded dims than dims', 'f16'],
+  ['kivi2g32', 'ranges of channels and of tokens', 'f16'],
+  ['mead2u', 'queries transformed for each page', 'f16'],
+  ['tq4/mead2', 'values by code books', 'bytes'],
+  ['mead2/q8_0', 'keys by code books', 'bytes'],
 ];
-const REPRESENTATIVES = {
-  q4_0: 'an order of dims of its own',
-  tq4: 'keys by tokens, values by dims, means of pages',
-  mead2: 'page-relative, code books',
-};
 
 describeGpu('attention of prompts by subgroup matrices (emulated)', () => {
-  it.each(matrix(CODECS, REPRESENTATIVES, ([spec]) => spec))('%s', async (spec, precision) => {
+  it.each(CODECS)('%s: %s', async (spec, _, precision) => {
     expect(await worstError({ ...SMALL, spec })).toBeLessThan(TOLERANCE[precision]);
   });
 
   const SHAPES: [string, Partial<Setting>][] = [
-    ['one query head per KV head, 64 rows', { heads: 2, kvHeads: 2, pageTokens: 64 }],
+    ['one query head per KV head', { heads: 2, kvHeads: 2, pageTokens: 64 }],
     ['eight query heads', { heads: 16, kvHeads: 2, headDim: 64 }],
-    ['forty, which share a workgroup of 64', { heads: 40 }],
+    ['forty: one row per workgroup', { heads: 40 }],
   ];
-  it.each(matrix(SHAPES, {}, ([name]) => name))('%s', async (_, shape) => {
+  it.each(SHAPES)('%s', async (_, shape) => {
     const setting = { ...SMALL, ...shape, spec: 'tq4' };
-    expect(await worstError(setting, { lastRows: 64, chunks: [140] })).toBeLessThan(TOLERANCE.f16);
+    expect(await worstError(setting, { lastRows: 5, chunks: [140] })).toBeLessThan(TOLERANCE.f16);
   });
 
   it('several splits, a window that begins within a page, a softcap and sink logits', async () => {

@@ -166,7 +166,7 @@ function eachPair(tile: Tile, text: string): string {
   return `@unroll(u, ${vectorsPerLane(tile) / 2}) ${guard}{{ ${text} }}`;
 }
 
-/** Codes of eight tokens are in two words; an entry is a word of four bytes, with 128 for 0 (tables.ts). */
+/** Codes of eight tokens are halves of two of the four words that 32 tokens have (codec/pack.ts); an entry is a word of four bytes, with 128 for 0 (tables.ts). */
 function decodeAdditive(tile: Tile, number: string): string {
   const { side, dims, layout, pageTokens } = tile;
   const { tokens } = tile.size;
@@ -182,7 +182,7 @@ function decodeAdditive(tile: Tile, number: string): string {
         @unroll(j, 8) var e$j = vec2f(0.0);
         for (var column = ${word(`head * ${dims / 4} + pair / 2`)}; column < end; column++) {
           let unit = bitcast<f32>(${column('1')});
-          let codes = pool2[(${pageStart(side)} + ${pageTokens / 2} * column) / 8 + 2 * (${number}) + n % 2] >> vec2u(4 * (n / 2));
+          let codes = pool2[(${pageStart(side)} + ${pageTokens / 2} * column) / 8 + 2 * (${tokens / 32} * (${number}) + n / 4) + n % 2] >> vec2u(4 * (n % 4 / 2));
           @unroll(j, 8) {{
             let entry = ${column('2 + ((codes[$(j / 4)] >> $(8 * (j % 4))u) & 15u)')} >> (16 * (pair % 2));
             e$j = fma(vec2f(vec2u(entry & 255u, (entry >> 8u) & 255u)) - 128.0, vec2f(unit), e$j);

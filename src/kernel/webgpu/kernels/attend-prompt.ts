@@ -1,44 +1,44 @@
 /**
- * Attention of a prompt's rows over pages, with subgroup matrices: a workgroup has one KV head, some pages of one sequence
- * (an item) and up to 64 queries, the query heads of many rows. Its subgroups keep the queries in registers. Keys and values
- * of 64 or 32 tokens at a time are decoded to f16, once for all queries:
+ * Attention of a prompt's rows over pages, with subgroup matrices: a workgroup has one KV head, some pages of one
+ * sequence (an item) and up to 64 queries, the query heads of many rows. Its subgroups keep the queries in registers. Keys
+ * and values of 64 or 32 tokens at a time are decoded to f16 (prompt-tile.ts), once for all queries:
  *
  *   1. scores         queries x keys, into workgroup memory
  *   2. probabilities  a lane has eight tokens of a query; meanwhile the values replace the keys
  *   3. output         probabilities x values, added to sums in registers
  *
- * Every codec is read through page-reader.ts. Where keys are relative to their page, queries are rotated and transformed
- * once per page, by matrices too. The result is a partial state {o, m, l} per query, like that of attend.ts. A row's bits
- * do not depend on the other rows: `m` is a maximum of its own scores, and the sums of a matrix product are those of its
- * row.
+ * Where keys are relative to their page, queries are rotated and transformed once per page, by matrices too. The result is
+ * a partial state {o, m, l} per query, like that of attend.ts. A row's bits do not depend on the other rows: `m` is a
+ * maximum of its own scores, and the sums of a matrix product are those of its row.
  */
 
 import type { PageLayout } from '../../page-layout.ts';
 import { type Kernel, readBuffer, u32, usedBuffers, writeBuffer } from '../kernel.ts';
 import { type AttendShape, capScores, MASKED } from './attend.ts';
-import { pageStart, type Side } from './names.ts';
-import { pageReader, type Reader, sequentialDims } from './page-reader.ts';
+import { pageStart } from './names.ts';
 import { PAGE_ROTATIONS } from './page-relative.ts';
 import { poolLoads } from './pool-loads.ts';
+import {
+  decode,
+  firstDim,
+  type Size,
+  SUBGROUP_SIZE,
+  store,
+  tileOf,
+  vectorsPerLane,
+  workgroupSize,
+} from './prompt-tile.ts';
 import { maxOf4 } from './snippets.ts';
 import { firstRead, PAGE_BUFFERS, PAGE_PARAMS, pageOffsets } from './sources.ts';
-import { COLUMN_WORDS, encodingTableOffset } from './tables.ts';
 import { stateFloats } from './transform.ts';
 import { unroll } from './unroll.ts';
 import { PAGE_ITEM } from './work-items.ts';
 
 /** Rows and columns of a subgroup matrix. */
 const SIDE = 16;
-const SUBGROUP_SIZE = 32;
 const QUERIES = 64;
 /** Matrices of 16 queries. */
 const QUERY_BLOCKS = QUERIES / SIDE;
-
-/** Subgroups of a workgroup, and tokens that are decoded at a time: a subgroup has the scores of 16 queries and 16 tokens. */
-interface Size {
-  subgroups: 16 | 8;
-  tokens: 64 | 32;
-}
 
 /** The first that fits is used. More subgroups hide more of the latency of memory. */
 const SIZES: readonly Size[] = [
@@ -46,12 +46,11 @@ const SIZES: readonly Size[] = [
   { subgroups: 8, tokens: 32 },
 ];
 
-/** Vectors of four scores per query, of which probabilities take half: one more than needed, to avoid bank conflicts. */
+/** Vectors of four scores per query; probabilities take half. One more than needed, to avoid bank conflicts. */
 const scoreStride = ({ tokens }: Size) => tokens / 4 + 1;
-const workgroupSize = ({ subgroups }: Size) => subgroups * SUBGROUP_SIZE;
 /** vec4s of a matrix of sums. */
 const SUM_VECTORS = (SIDE * SIDE) / 4;
-/** Probabilities are relative to a maximum that only follows if it is off by 2 to this power: sums are rescaled rarely. */
+/** Probabilities are relative to a maximum that follows only if it is off by 2 to this power: sums are rarely rescaled. */
 const SLACK = 8;
 
 const LOG2E = `f32(${Math.fround(Math.LOG2E)})`;
@@ -82,123 +81,11 @@ export function promptKernels(keys: Pages, values: Pages, shape: AttendShape): (
 /** Rows per workgroup. */
 export const promptRows = ({ group }: AttendShape): number => Math.floor(QUERIES / group);
 
-/** How some tokens lie in workgroup memory: by tokens, or by dims, whichever the reader has side by side. */
-interface Tile {
-  size: Size;
-  side: Side;
-  reader: Reader;
-  layout: PageLayout;
-  dims: number;
-  pageTokens: number;
-  /** vec4u, of eight values each, per token or dim. */
-  stride: number;
-  vectors: number;
-}
-
-function tileOf(side: Side, layout: PageLayout, shape: AttendShape, size: Size): Tile {
-  const reader = pageReader(side, layout, shape);
-  const { codedDim: dims } = layout;
-  const [lines, values] = reader.by === 'eight' ? [size.tokens, dims] : [dims, size.tokens];
-  const stride = values / 8 + 1;
-  return { size, side, reader, layout, dims, pageTokens: shape.pageTokens, stride, vectors: lines * stride };
-}
-
-/** The vectors of a tile that a lane decodes, two at a time where it decodes pairs of dims. */
-const vectorsPerLane = ({ size, dims, layout }: Tile) => {
-  const atOnce = layout.encoding.kind === 'additive' ? 2 : 1;
-  return atOnce * Math.ceil((size.tokens * dims) / 8 / atOnce / workgroupSize(size));
-};
-
-/** `text` for each of them. */
-function eachVector(tile: Tile, text: string): string {
-  const lanes = workgroupSize(tile.size);
-  const all = (tile.dims * tile.size.tokens) / 8;
-  const guard = all % lanes === 0 ? '' : `if (lane + $(${lanes} * u) < ${all}) `;
-  return `@unroll(u, ${vectorsPerLane(tile)}) ${guard}{{ ${text} }}`;
-}
-
-/** Decodes a lane's vectors of tile `number` to `SIDEu`. `scaled`: values are multiplied by the scales of their tokens. */
-function decode(tile: Tile, number: string, scaled: boolean): string {
-  const { side, reader, layout, dims } = tile;
-  const { tokens } = tile.size;
-  if (layout.encoding.kind === 'additive') return decodeAdditive(tile, number);
-  const call = `${side}_${reader.by}(${pageStart(side)}, head,`;
-  const times = (text: string, scale: string) => (scaled ? `${text} * ${scale}` : text);
-  const n = `(lane + $(${workgroupSize(tile.size)} * u))`;
-  if (reader.by === 'eight')
-    return eachVector(
-      tile,
-      `let t = ${tokens} * (${number}) + ${n} / ${dims / 8};
-        let e = ${call} t, ${n} % ${dims / 8});
-        let scale = ${side}_scale[t / 4][t % 4];
-        ${side}$u = as_f16(${times('e.low', 'scale')}, ${times('e.high', 'scale')});`,
-    );
-  const four = (g: string) => times(`${call} i, ${g})`, `${side}_scale[${g}]`);
-  return eachVector(
-    tile,
-    `let i = ${n} / ${tokens / 8};
-        let g = ${tokens / 4} * (${number}) + 2 * (lane % ${tokens / 8});
-        ${side}$u = as_f16(${four('g')}, ${four('g + 1')});`,
-  );
-}
-
-/** Stores them in workgroup memory. Those of additive pages come in pairs of dims. */
-function store(tile: Tile): string {
-  const { side, reader, layout, dims, stride } = tile;
-  const { tokens } = tile.size;
-  const n = `(lane + $(${workgroupSize(tile.size)} * u))`;
-  if (layout.encoding.kind === 'additive')
-    return eachPair(
-      tile,
-      `let line = (2 * (${n} / ${tokens / 8})) * ${stride} + lane % ${tokens / 8};
-        space[line] = ${side}$(2 * u);
-        space[line + ${stride}] = ${side}$(2 * u + 1);`,
-    );
-  const line = reader.by === 'eight' ? dims / 8 : tokens / 8;
-  return eachVector(tile, `space[${n} / ${line} * ${stride} + ${n} % ${line}] = ${side}$u;`);
-}
-
-/** `text` for each pair of neighbouring dims, and eight tokens, that a lane decodes. */
-function eachPair(tile: Tile, text: string): string {
-  const lanes = workgroupSize(tile.size);
-  const all = (tile.dims * tile.size.tokens) / 16;
-  const guard = all % lanes === 0 ? '' : `if (lane + $(${lanes} * u) < ${all}) `;
-  return `@unroll(u, ${vectorsPerLane(tile) / 2}) ${guard}{{ ${text} }}`;
-}
-
-/** Codes of eight tokens are halves of two of the four words that 32 tokens have (codec/pack.ts); an entry is a word of four bytes, with 128 for 0 (tables.ts). */
-function decodeAdditive(tile: Tile, number: string): string {
-  const { side, dims, layout, pageTokens } = tile;
-  const { tokens } = tile.size;
-  const word = (at: string) => `${side}Tables[${encodingTableOffset(layout)} + ${at}]`;
-  const column = (k: string) => word(`p.${side}Columns + column * ${COLUMN_WORDS} + ${k}`);
-  const packed = (i: number) =>
-    `vec4u(${[0, 1, 2, 3].map(j => `pack2x16float(vec2f(e${2 * j}[${i}], e${2 * j + 1}[${i}]))`).join(', ')})`;
-  return eachPair(
-    tile,
-    `let pair = (lane + $(${workgroupSize(tile.size)} * u)) / ${tokens / 8};
-        let n = lane % ${tokens / 8};
-        let end = ${word(`head * ${dims / 4} + pair / 2 + 1`)};
-        @unroll(j, 8) var e$j = vec2f(0.0);
-        for (var column = ${word(`head * ${dims / 4} + pair / 2`)}; column < end; column++) {
-          let unit = bitcast<f32>(${column('1')});
-          let codes = pool2[(${pageStart(side)} + ${pageTokens / 2} * column) / 8 + 2 * (${tokens / 32} * (${number}) + n / 4) + n % 2] >> vec2u(4 * (n % 4 / 2));
-          @unroll(j, 8) {{
-            let entry = ${column('2 + ((codes[$(j / 4)] >> $(8 * (j % 4))u) & 15u)')} >> (16 * (pair % 2));
-            e$j = fma(vec2f(vec2u(entry & 255u, (entry >> 8u) & 255u)) - 128.0, vec2f(unit), e$j);
-          }}
-        }
-        ${side}$(2 * u) = ${packed(0)};
-        ${side}$(2 * u + 1) = ${packed(1)};`,
-  );
-}
-
-/** The dim at place 8 c + 4 half of a decoded vector. */
-const firstDim = ({ reader }: Tile, c: string, half: number): string =>
-  (reader.dimOrder ?? sequentialDims).first(c, half);
-
 const load = (kind: 'left' | 'right', order: 'row_major' | 'col_major', from: string, at: string, stride: number) =>
   `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${SIDE}, ${SIDE}>, ${order}>(&${from}, ${at}, ${stride})`;
+
+const storeMatrix = (sums: string, at: string, stride: number) =>
+  `subgroupMatrixStore<row_major>(&space, ${at}, ${sums}, ${stride});`;
 
 const SUMS = `subgroup_matrix_result<f32, ${SIDE}, ${SIDE}>`;
 
@@ -234,6 +121,9 @@ function attendPrompt(
     scores + subgroups * SUM_VECTORS,
     QUERIES * (relative === undefined ? queryStride : Math.max(rotatedStride, floatStride)),
   );
+  const stride = scoreStride(size);
+  const weightsAt = `${scores} + (row_block * ${I} + $i) * ${SIDE * stride} + $(2 * k)`;
+  const weightsBlock = load('left', 'row_major', 'space', weightsAt, stride);
   const keyBlock = (k: string) =>
     key.reader.by === 'eight'
       ? load('right', 'col_major', 'space', `part * ${SIDE * key.stride} + $(2 * ${k})`, key.stride)
@@ -254,27 +144,30 @@ function attendPrompt(
           `(column * ${J} + $(${j})) * ${SIDE * value.stride} + $(2 * ${k})`,
           value.stride,
         );
-  const loadQueryBlocks = `@unroll(k, ${keyBlocks}) query$k = ${load('left', 'row_major', 'space', `block * ${SIDE * queryStride} + $(2 * k)`, queryStride)};
+  const queryBlock = load('left', 'row_major', 'space', `block * ${SIDE * queryStride} + $(2 * k)`, queryStride);
+  const loadQueryBlocks = `@unroll(k, ${keyBlocks}) query$k = ${queryBlock};
     workgroupBarrier();`;
   /** The output's sums $i, $j in the part of a subgroup. */
-  const storeSums = `subgroupMatrixStore<row_major>(&space, ${scores} + subgroup * ${SUM_VECTORS}, sum$i_$j, ${SIDE / 4});`;
+  const ownSums = `${scores} + subgroup * ${SUM_VECTORS}`;
+  const storeSums = storeMatrix('sum$i_$j', ownSums, SIDE / 4);
   /** Every lane has some vectors `at` of them: number n, of query q. */
   const eachSum = (text: string) => `for (var n = lane % ${SUBGROUP_SIZE}; n < ${SUM_VECTORS}; n += ${SUBGROUP_SIZE}) {
-          let at = ${scores} + subgroup * ${SUM_VECTORS} + n;
+          let at = ${ownSums} + n;
           let q = (row_block * ${I} + $i) * ${SIDE} + n / ${SIDE / 4};
           ${text}
         }`;
-  const rowOf = (q: string) =>
-    `((${PAGE_ITEM.at.row} + min(${q} / ${G}, rows - 1)) * ${H} + head * ${G} + ${q} % ${G})`;
+  const headOf = (q: string) => `head * ${G} + ${q} % ${G}`;
+  const rowOf = (q: string) => `((${PAGE_ITEM.at.row} + min(${q} / ${G}, rows - 1)) * ${H} + ${headOf(q)})`;
+  const { firstState, stateStride } = PAGE_ITEM.at;
   const stateOf = (q: string) =>
-    `((${PAGE_ITEM.at.firstState} + ${q} / ${G} * ${PAGE_ITEM.at.stateStride}) * ${H} + head * ${G} + ${q} % ${G}) * ${stateFloats(value.dims)}`;
+    `((${firstState} + ${q} / ${G} * ${stateStride}) * ${H} + ${headOf(q)}) * ${stateFloats(value.dims)}`;
   const loadQueries = `
   for (var at = lane; at < ${(QUERIES * key.dims) / 8}; at += ${lanes}) {
     let q = at / ${key.dims / 8};
     let c = at % ${key.dims / 8};
     let origin = ${rowOf('q')} * ${key.dims};
     space[q * ${queryStride} + c] =
-      as_f16(query_four(origin + ${firstDim(key, 'c', 0)}, 1.0), query_four(origin + ${firstDim(key, 'c', 1)}, 1.0));
+      as_f16(query_four(origin + ${firstDim(key, 'c', 0)}), query_four(origin + ${firstDim(key, 'c', 1)}));
   }
   workgroupBarrier();
   ${loadQueryBlocks}`;
@@ -291,7 +184,19 @@ function attendPrompt(
       let at = ${keys.queryMatrix?.length} + head * ${D} + 2 * pair;
       mean_score += dot(x, bitcast<vec2f>(vec2u(keyTables[at], keyTables[at + 1])));
     }`;
-  /** Queries rotated back to the start of the page, then transformed: matrices of sums become f16 on their way through. */
+  const rotatedBlock = load('left', 'row_major', 'space', `block * ${SIDE * rotatedStride} + $(2 * k)`, rotatedStride);
+  const matrixBlock = load(
+    'right',
+    'row_major',
+    PAGE_MATRIX,
+    `matrix_at + $(${2 * key.dims} * k) + part * ${2 * transformed} + $(2 * j)`,
+    key.dims / 8,
+  );
+  const floatBlock = `block * ${SIDE * floatStride} + (part * ${transformed} + $j) * ${SIDE / 4}`;
+  /** Vector $n of eight coded dims that a lane converts. */
+  const lineOf = (stride: number, width: number) =>
+    `(lane + $(${lanes} * n)) / ${key.dims / 8} * ${stride} + (lane + $(${lanes} * n)) % ${key.dims / 8} * ${width}`;
+  /** Queries rotated back to the start of the page, then transformed: their sums become f16 on the way through. */
   const transformQueries = `
     for (var at = lane; at < ${(QUERIES * D) / 8}; at += ${lanes}) {
       let q = at / ${D / 8};
@@ -304,25 +209,23 @@ function attendPrompt(
     {
       @unroll(j, ${transformed}) var sums$j = ${SUMS}();
       @unroll(k, ${D / SIDE}) {{
-        let rotated = ${load('left', 'row_major', 'space', `block * ${SIDE * rotatedStride} + $(2 * k)`, rotatedStride)};
-        @unroll(j, ${transformed}) sums$j = subgroupMatrixMultiplyAccumulate(rotated, ${load('right', 'row_major', PAGE_MATRIX, `matrix_at + $(${2 * key.dims} * k) + part * ${2 * transformed} + $(2 * j)`, key.dims / 8)}, sums$j);
+        let rotated = ${rotatedBlock};
+        @unroll(j, ${transformed}) sums$j = subgroupMatrixMultiplyAccumulate(rotated, ${matrixBlock}, sums$j);
       }}
       workgroupBarrier();
-      @unroll(j, ${transformed}) subgroupMatrixStore<row_major>(&space, block * ${SIDE * floatStride} + (part * ${transformed} + $j) * ${SIDE / 4}, sums$j, ${floatStride});
+      @unroll(j, ${transformed}) ${storeMatrix('sums$j', floatBlock, floatStride)}
       workgroupBarrier();
       @unroll(n, ${(QUERIES * key.dims) / 8 / lanes}) {
-        let at$n = (lane + $(${lanes} * n)) / ${key.dims / 8} * ${floatStride} + (lane + $(${lanes} * n)) % ${key.dims / 8} * 2;
+        let at$n = ${lineOf(floatStride, 2)};
         let x$n = as_f16(bitcast<vec4f>(space[at$n]), bitcast<vec4f>(space[at$n + 1]));
       }
       workgroupBarrier();
-      @unroll(n, ${(QUERIES * key.dims) / 8 / lanes})
-        space[(lane + $(${lanes} * n)) / ${key.dims / 8} * ${queryStride} + (lane + $(${lanes} * n)) % ${key.dims / 8}] = x$n;
+      @unroll(n, ${(QUERIES * key.dims) / 8 / lanes}) space[${lineOf(queryStride, 1)}] = x$n;
     }
     workgroupBarrier();
     ${loadQueryBlocks}`;
   const rotation = `
-fn within_f16(x: vec4f) -> vec4f { return clamp(x, vec4f(-65504.0), vec4f(65504.0)); }
-/** A pair of dims of a query, to the base 2, rotated back to the start of a page. */
+/** A pair of dims of a query, rotated back to the start of a page. */
 fn rotated_pair(at: u32, pair: u32, page_angles: u32) -> vec2f {
   let x = bitcast<vec2f>(vec2u(queries[2 * at], queries[2 * at + 1])) * (p.scale * ${LOG2E});
   if (pair >= ${relative}) { return x; }
@@ -351,9 +254,10 @@ ${value.reader.text}
 fn as_f16(low: vec4f, high: vec4f) -> vec4u {
   return vec4u(pack2x16float(low.xy), pack2x16float(low.zw), pack2x16float(high.xy), pack2x16float(high.zw));
 }
-fn query_four(at: u32, scale: f32) -> vec4f {
-  let x = vec4f(@list(k, 4, bitcast<f32>(queries[at + $k])));
-  return clamp(x * (scale * ${LOG2E}), vec4f(-65504.0), vec4f(65504.0));
+fn within_f16(x: vec4f) -> vec4f { return clamp(x, vec4f(-65504.0), vec4f(65504.0)); }
+/** Scores are to the base 2. */
+fn query_four(at: u32) -> vec4f {
+  return within_f16(vec4f(@list(k, 4, bitcast<f32>(queries[at + $k]))) * ${LOG2E});
 }
 ${relative === undefined ? '' : rotation}
 
@@ -401,12 +305,12 @@ fn main(group: vec3u, lane: u32, subgroup: u32) {
       workgroupBarrier();
       var dots = ${SUMS}();
       @unroll(k, ${keyBlocks}) dots = subgroupMatrixMultiplyAccumulate(query$k, ${keyBlock('k')}, dots);
-      subgroupMatrixStore<row_major>(&space, ${scores} + block * ${SIDE * scoreStride(size)} + part * ${SIDE / 4}, dots, ${scoreStride(size)});
+      ${storeMatrix('dots', `${scores} + block * ${SIDE * stride} + part * ${SIDE / 4}`, stride)}
       workgroupBarrier();
       // 2. probabilities, relative to m; and values, where the keys were
       ${store(value)}
       {
-        let first = ${scores} + query * ${scoreStride(size)} + 2 * query_part;
+        let first = ${scores} + query * ${stride} + 2 * query_part;
         let g = ${tokens / 4} * tile + 2 * query_part;
         @unroll(n, 2) {
           var s$n = fma(bitcast<vec4f>(space[first + $n]), key_scale[g + $n], vec4f(mean_score));
@@ -433,7 +337,7 @@ fn main(group: vec3u, lane: u32, subgroup: u32) {
             workgroupBarrier();
             ${eachSum('space[at] = bitcast<vec4u>(bitcast<vec4f>(space[at]) * factors[q]);')}
             workgroupBarrier();
-            sum$i_$j = subgroupMatrixLoad<${SUMS}, row_major>(&space, ${scores} + subgroup * ${SUM_VECTORS}, ${SIDE / 4});
+            sum$i_$j = subgroupMatrixLoad<${SUMS}, row_major>(&space, ${ownSums}, ${SIDE / 4});
             workgroupBarrier();
           }
         }
@@ -441,13 +345,13 @@ fn main(group: vec3u, lane: u32, subgroup: u32) {
           let w$n = select(exp2(s$n - m), vec4f(0.0), s$n < vec4f(-1e38));
           l += (w$n.x + w$n.y) + (w$n.z + w$n.w);
         }
-        space[${scores} + query * ${scoreStride(size)} + query_part] = as_f16(w0, w1);
+        space[${scores} + query * ${stride} + query_part] = as_f16(w0, w1);
       }
       if (tile + 1 < ${P / tokens}) { ${decode(key, 'tile + 1', false)} }
       workgroupBarrier();
       // 3. output
       @unroll(k, ${tokens / SIDE}) {{
-        @unroll(i, ${I}) let weights$i = ${load('left', 'row_major', 'space', `${scores} + (row_block * ${I} + $i) * ${SIDE * scoreStride(size)} + $(2 * k)`, scoreStride(size))};
+        @unroll(i, ${I}) let weights$i = ${weightsBlock};
         @unroll(j, ${J}) {{
           let values_here = ${valueBlock('k', 'j')};
           @unroll(i, ${I}) sum$i_$j = subgroupMatrixMultiplyAccumulate(weights$i, values_here, sum$i_$j);

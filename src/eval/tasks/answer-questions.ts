@@ -2,7 +2,7 @@
 import type { Model } from '../../api/model.ts';
 import { ContextError } from '../../util/errors.ts';
 import type { ItemResult } from './results-file.ts';
-import { type Question, withoutThinking } from './task.ts';
+import { type Question, type TaskAnswer, withoutThinking } from './task.ts';
 
 export interface AnswerOptions {
   /** Answers per question. */
@@ -73,9 +73,15 @@ async function answer(
     });
   for (const { notices } of answers) for (const notice of notices) options.onNotice?.(notice);
   if (answers.some(({ finish }) => finish === 'cancelled')) return undefined;
-  const said = answers.map(({ text, toolCalls }) => question.read({ text: withoutThinking(text), toolCalls }));
-  const scores = await Promise.all(said.map(text => question.score(text)));
+  const written = answers.map(({ text, toolCalls }) => ({ text, ...(toolCalls && { toolCalls }) }));
   const tokens = answers.reduce((sum, { usage }) => sum + usage.completionTokens, 0);
   const length = Math.max(...answers.map(({ usage }) => usage.promptTokens + usage.completionTokens));
-  return { result: { id, ...(group !== undefined && { group }), said, scores, tokens }, length };
+  const graded = await grade(question, written);
+  return { result: { id, ...(group !== undefined && { group }), ...graded, tokens }, length };
+}
+
+/** What counts of the answers to a question, and how right they are. */
+export async function grade(question: Question, answers: TaskAnswer[]) {
+  const said = answers.map(({ text, toolCalls }) => question.read({ text: withoutThinking(text), toolCalls }));
+  return { answers, said, scores: await Promise.all(said.map(text => question.score(text))) };
 }

@@ -75,6 +75,31 @@ describe('evaluateTask with questions', () => {
     expect(shorter.rows[0]).toMatchObject({ items: 1, accuracy: 0, tokensPerSecond: expect.any(Number) });
   });
 
+  it('reads kept answers again when the right ones, or how they are read, have changed', async () => {
+    const data = join(folder, 'corrected.jsonl');
+    const write = (answer: string, metric: string) =>
+      writeFileSync(data, `${JSON.stringify({ prompt: `${FACTS}\n\nWho owns the tall mill?`, answer, metric })}\n`);
+    const kept = { ...wasm, kv: ['f16'], task: 'jsonl', data, results: join(folder, 'corrected-results.jsonl') };
+    write('Odin', 'exact');
+    expect((await evaluateTask(mimirPath, kept)).rows[0].accuracy).toBe(0);
+    write('Ada', 'exact');
+    expect((await evaluateTask(mimirPath, kept)).rows[0]).toMatchObject({ accuracy: 1, tokensPerSecond: undefined });
+    write('Ada of the mill', 'f1');
+    expect((await evaluateTask(mimirPath, kept)).rows[0]).toMatchObject({ accuracy: 0.5, tokensPerSecond: undefined });
+    const [first, second, third] = task.questions.map(question => ({ ...question, read: () => 'Odin' }));
+    const reread = { ...task, questions: [first, second, third] };
+    const { rows } = await evaluateTask(mimirPath, { ...options, kv: ['f16'], task: reread });
+    expect(rows[0]).toMatchObject({ accuracy: 1 / 3, tokensPerSecond: undefined });
+  });
+
+  it('runs items again of which only the score was kept', async () => {
+    const path = join(folder, 'old-results.jsonl');
+    const lines = readFileSync(results, 'utf8').replace(/"answers":\[\{.*?\}\],/g, '');
+    writeFileSync(path, lines);
+    const { rows } = await evaluateTask(mimirPath, { ...options, kv: ['f16'], limit: 1, results: path });
+    expect(rows[0]).toMatchObject({ accuracy: 1, tokensPerSecond: expect.any(Number) });
+  });
+
   it('says which items are too short for a page', async () => {
     const short = { ...wasm, task, kv: ['tq4'], limit: 2 };
     const { notices } = await evaluateTask(mimirPath, short);
@@ -203,8 +228,21 @@ it('reports a table, groups, a plot and a page', () => {
     { ...row, kv: 'tq4<', unnormalized: 0.25, comparison },
   ];
   const { header, lines } = taskTable(rows);
-  expect(lines[1]).toEqual(['tq4<', '4.000', '2', '50.0', '10.0 to 90.0', '25.0', '-25.0', '<.001', '75.0', '']);
+  expect(lines[1]).toEqual([
+    'tq4<',
+    '4.000',
+    '2',
+    '50.0',
+    '10.0 to 90.0',
+    '25.0',
+    '-25.0',
+    '-50.0 to 0.0',
+    '<.001',
+    '75.0',
+    '',
+  ]);
   expect(header).toHaveLength(lines[0].length);
+  expect(header).toContain('its 95 % interval');
   expect(groupTable(rows)?.lines).toEqual([
     ['a', '100.0', ''],
     ['b', '0.0', ''],
@@ -213,4 +251,5 @@ it('reports a table, groups, a plot and a page', () => {
   const titles = { title: 'Model & task', subtitle: '2 items' };
   expect(accuracyPlot(rows, titles)).toMatch(/^<svg[\s\S]*tq4&lt;[\s\S]*<\/svg>\n$/);
   expect(taskPage(rows, titles)).toContain('<h1>Model &amp; task</h1>');
+  expect(taskPage(rows, titles)).toContain('-50.0 to 0.0');
 });

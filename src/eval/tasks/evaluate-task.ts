@@ -14,6 +14,7 @@ import { pick } from '../../util/pick.ts';
 import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../../util/rules.ts';
 import type { EvaluationContext } from '../evaluate.ts';
 import { openForEvaluation, specs } from '../open.ts';
+import { grade } from './answer-questions.ts';
 import { createTask, isGenerated } from './create-task.ts';
 import { readDataFile } from './data-file.ts';
 import { type LoadSettings, measureItems, type TaskItem } from './measure-items.ts';
@@ -123,7 +124,12 @@ export async function evaluateTask(model: ModelInput, options: TaskOptions): Pro
   let device = '';
   try {
     for (const plan of plans) {
-      const found = new Map(items.flatMap(item => entryOf(item, results.get(keyOf(plan, item)))));
+      const found = new Map<string, ItemResult>();
+      for (const item of items) {
+        const kept = await gradeAgain(item, results.get(keyOf(plan, item)));
+        if (kept) found.set(item.id, kept);
+        signal?.throwIfAborted();
+      }
       done += found.size;
       onProgress?.({ done, total });
       const missing = items.filter(({ id }) => !found.has(id));
@@ -161,7 +167,11 @@ const unpackedNotice = (count: number, total: number, { pageTokens }: Plan): str
   `${count} of ${total} items are too short for a page of ${pageTokens} tokens: all codecs keep them in f16, so they show no ` +
   'difference. Smaller pages (pageTokens, --page-tokens) are packed sooner.';
 
-const entryOf = ({ id }: TaskItem, result?: ItemResult): [string, ItemResult][] => (result ? [[id, result]] : []);
+/** What the model wrote is kept, and not what it was worth: the right answers may have been corrected since. */
+async function gradeAgain(item: TaskItem, result?: ItemResult): Promise<ItemResult | undefined> {
+  if (!result || 'endings' in item) return result;
+  return result.answers && { ...result, ...(await grade(item, result.answers)) };
+}
 
 type Sampling = Pick<TaskOptions, 'samples' | 'temperature' | 'seed' | 'maxTokens'>;
 

@@ -20,6 +20,13 @@ const CASES: [metric: MetricName, said: string, answer: string, score: number][]
   ['f1', '北京市', '北京', 0.8],
   ['rouge-l', 'a b c d', 'a c b d', 0.75],
   ['rouge-l', 'x', 'y', 0],
+  // As in the package rouge.
+  ['rouge-l', 'the mill', 'The mill', 0.5],
+  ['rouge-l', 'the the the', 'the mill', 2 / 3],
+  ['rouge-l', 'The mill is old. Ada owns the mill.', 'Ada owns the old mill. It is red.', 2 / 3],
+  ['rouge-l', 'w1 w2 w6 w7 w8. w1 w3 w8 w9 w5', 'w1 w2 w3 w4 w5', 8 / 13],
+  ['rouge-l', 'The miller slept, and nobody came.', 'Nobody came and the miller slept. ', 2 / 13],
+  ['rouge-l', '', 'x', 0],
   ['edit', 'return x', 'return x', 1],
   ['edit', 'abcd', 'abxd', 0.75],
   ['edit', '', '', 1],
@@ -76,6 +83,19 @@ describe('answers of mathematics', () => {
     ['\\sqrt2', '\\sqrt{2}'],
     ['$12$', '12'],
     ['7.0', '7'],
+    ['10\\text{ cm}', '10'],
+    ['10 \\text{ cm}^2.', '10'],
+    ['\\frac{1}{2}\\,\\mathrm{kg}', '.5'],
+    ['1{,}000', '1000'],
+    ['(C)', 'C'],
+    ['\\text{(C)}', 'C'],
+    ['2\\frac{1}{2}', '2.5'],
+    ['-2\\frac12', '-2.5'],
+    ['10^{-3}', '.001'],
+    ['1.5\\times 10^4', '15000'],
+    ['\\frac32\\pi', '\\frac{3\\pi}{2}'],
+    ['\\frac{\\sqrt{3}}{3}', '\\frac{1}{\\sqrt3}'],
+    ['2(3 + 4)', '14'],
   ])('%s is %s', (said, answer) => expect(isSameMath(said, answer)).toBe(true));
 
   it.each([
@@ -83,5 +103,13 @@ describe('answers of mathematics', () => {
     ['1/0', '2'],
     ['\\sqrt{2}', '1.41'],
     ['x', 'y'],
+    ['\\text{10 cm}', '11'],
+    ['2\\frac{\\pi}{2}', '2+\\frac{\\pi}{2}'],
+    ['10^{-3}', '10^{-4}'],
+    ['1,2', '12'],
+    ['2x', '2'],
+    ['(1', '1'],
+    ['5)', '5'],
+    ['3\\text{ and }4', '3'],
   ])('%s is not %s', (said, answer) => expect(isSameMath(said, answer)).toBe(false));
 });

@@ -37,12 +37,29 @@ function countShared(a: readonly string[], b: readonly string[]): number {
 /** Length of the longest common subsequence. */
 export function commonSubsequence(a: readonly string[], b: readonly string[]): number {
   let previous = new Uint32Array(b.length + 1);
-  for (const item of a) {
-    const row = new Uint32Array(b.length + 1);
-    for (let j = 0; j < b.length; j++) row[j + 1] = item === b[j] ? previous[j] + 1 : Math.max(previous[j + 1], row[j]);
-    previous = row;
-  }
+  for (const item of a) previous = nextRow(previous, item, b);
   return previous[b.length];
+}
+
+function nextRow(previous: Uint32Array, item: string, b: readonly string[]) {
+  const row = new Uint32Array(b.length + 1);
+  for (let j = 0; j < b.length; j++) row[j + 1] = item === b[j] ? previous[j] + 1 : Math.max(previous[j + 1], row[j]);
+  return row;
+}
+
+/** A longest common subsequence. Of several, the one that the package `rouge` finds. */
+function commonWords(a: readonly string[], b: readonly string[]): string[] {
+  const rows = [new Uint32Array(b.length + 1)];
+  for (const word of a) rows.push(nextRow(rows[rows.length - 1], word, b));
+  const found: string[] = [];
+  for (let [i, j] = [a.length, b.length]; i > 0 && j > 0; ) {
+    if (a[i - 1] === b[j - 1]) {
+      found.push(a[--i]);
+      j--;
+    } else if (rows[i - 1][j] > rows[i][j - 1]) i--;
+    else j--;
+  }
+  return found;
 }
 
 /** Numbers in a text, without separators of thousands. */
@@ -67,9 +84,18 @@ const f1: Metric = (said, answer) => {
   return harmonicMean(countShared(a, b), a.length, b.length);
 };
 
+/** Sentences end in a period, as in the package `rouge` that LongBench uses; white space alone has an empty word. */
+const sentencesOf = (text: string): string[][] =>
+  text
+    .split('.')
+    .filter(Boolean)
+    .map(sentence => (sentence.trim() ? words(sentence) : ['']));
+
+/** Different words in the longest common subsequences of all pairs of sentences, over different words of both texts. */
 const rougeL: Metric = (said, answer) => {
-  const [a, b] = [said, answer].map(text => words(text.toLowerCase()));
-  return harmonicMean(commonSubsequence(a, b), a.length, b.length);
+  const [a, b] = [said, answer].map(sentencesOf);
+  const shared = new Set(b.flatMap(right => a.flatMap(sentence => commonWords(right, sentence))));
+  return harmonicMean(shared.size, new Set(a.flat()).size, new Set(b.flat()).size);
 };
 
 const editSimilarity: Metric = (said, answer) => {
@@ -88,7 +114,7 @@ const metrics = {
   math: (said, answer) => (isSameMath(said, answer) ? 1 : 0),
   /** F1 of the words. */
   f1,
-  /** F1 of the longest common subsequence of words. */
+  /** F1 of the different words in the longest common subsequences of sentences. */
   'rouge-l': rougeL,
   /** Characters of the longest common subsequence, twice, over the characters of both. */
   edit: editSimilarity,

@@ -50,12 +50,33 @@ describe('gsm8k', () => {
 
   it('reads the number after ####, a boxed one, or the last one', async () => {
     const [question] = await readQuestions('gsm8k', data);
-    expect(answer(question, 'So 5.\n#### 1005\n#### 7')).toBe(1);
+    expect(answer(question, 'So 5.\n#### 1005')).toBe(1);
+    expect(answer(question, '#### **1,005**')).toBe(1);
+    expect(answer(question, '#### 1,005 eggs.\nThat is all 3 hens lay.')).toBe(1);
+    expect(answer(question, '#### 1005.')).toBe(1);
     expect(answer(question, '#### $1,005.00')).toBe(1);
     expect(answer(question, 'The answer is \\boxed{1005}, not 3.')).toBe(1);
     expect(answer(question, 'So there are 1,005.')).toBe(1);
     expect(answer(question, '#### 5')).toBe(0);
     expect(answer(question, '')).toBe(0);
+  });
+
+  it('takes no steps for the answer, and the last one that is marked', async () => {
+    const [question] = await readQuestions('gsm8k', data);
+    expect(answer(question, '#### Step 1: 5 hens\n5 * 201\n#### 1005')).toBe(1);
+    expect(answer(question, '#### Total = 5 * 201 = 1005')).toBe(1);
+    expect(answer(question, '#### 1. Multiply\n5 * 201\n\\boxed{1005} for 5 hens')).toBe(1);
+    expect(answer(question, '#### 12) Multiply\n#### 1005')).toBe(1);
+    expect(answer(question, '#### 7\nNo:\n#### 1005')).toBe(1);
+    expect(answer(question, '#### 1005\n#### 7')).toBe(0);
+    const [plain] = await readQuestions('gsm8k', data, { chat: false });
+    expect(answer(plain, '5 * 201\n#### 1005\n\nAnother one\n#### 7')).toBe(1);
+  });
+
+  it('reads negative numbers', async () => {
+    const [question] = await readQuestions('gsm8k', lines({ question: 'q', answer: '#### -5' }));
+    for (const said of ['#### -5', '#### -$5', '#### $-5']) expect(answer(question, said)).toBe(1);
+    expect(answer(question, '#### 5')).toBe(0);
   });
 
   it('refuses an answer without a number', async () => {

@@ -17,14 +17,18 @@ export function taskTable(rows: readonly TaskRow[]): { header: string[]; lines: 
     header: [
       ...['cache', 'bits', 'items', 'accuracy %', '95 % interval'],
       ...(hasBoth ? ['by total %'] : []),
-      ...['to f16', 'p', 'agreement %', 'tokens/s'],
+      ...['to f16', 'its 95 % interval', 'p', 'agreement %', 'tokens/s'],
     ],
     lines: rows.map(({ kv, bits, items, accuracy, interval, unnormalized = 0, comparison, tokensPerSecond }) => [
       ...[kv, bits.toFixed(3), String(items), percent(accuracy), interval.map(percent).join(' to ')],
       ...(hasBoth ? [percent(unnormalized)] : []),
       ...(comparison
-        ? [points(comparison.difference), pValue(comparison.p), percent(comparison.agreement)]
-        : ['', '', '']),
+        ? [
+            points(comparison.difference),
+            comparison.interval.map(points).join(' to '),
+            ...[pValue(comparison.p), percent(comparison.agreement)],
+          ]
+        : ['', '', '', '']),
       tokensPerSecond === undefined ? '' : tokensPerSecond.toFixed(tokensPerSecond < 10 ? 1 : 0),
     ]),
   };
@@ -45,9 +49,9 @@ export function groupTable(rows: readonly TaskRow[]): { header: string[]; lines:
 
 export const NOTES = [
   'accuracy: mean score of the items; for choices, by the mean log probability per token of the endings, and by total: by',
-  'their whole log probability. to f16: difference in points on the same items. p: probability of such a difference by',
-  "chance (McNemar's exact test; a paired permutation test where answers can be partly right). agreement: same answers as",
-  'f16.',
+  'their whole log probability. to f16: difference in points on the same items, with its 95 % interval: losses within it',
+  'cannot be excluded. p: probability of such a difference by chance',
+  "(McNemar's exact test; a paired permutation test where answers can be partly right). agreement: same answers as f16.",
 ];
 
 const WIDTH = 760;

@@ -49,6 +49,9 @@ it.each([
     2,
   ],
   ['{"key":"a","id":"1","said":["x"],"scores":[1],"tokens":1}\nsome text', 2],
+  ['{"key":"a","id":"1","answers":[{"text":1}],"said":["x"],"scores":[1],"tokens":1}\n', 1],
+  ['{"key":"a","id":"1","answers":[],"said":["x"],"scores":[1],"tokens":1}\n', 1],
+  ['{"key":"a","id":"1","answers":[{"text":"x","toolCalls":[{}]}],"said":["x"],"scores":[1],"tokens":1}\n', 1],
 ])('refuses another file, and leaves it as it is: %s', async (text, line) => {
   writeFileSync(path, text);
   await expect(openResults(path)).rejects.toThrow(FormatError);

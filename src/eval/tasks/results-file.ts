@@ -2,11 +2,14 @@
 import { type FileHandle, open, readFile } from 'node:fs/promises';
 import { isPlainObject } from '../../util/describe-value.ts';
 import { FormatError, InputError } from '../../util/errors.ts';
+import type { TaskAnswer } from './task.ts';
 
 /** The result of one item. */
 export interface ItemResult {
   id: string;
   group?: string;
+  /** Of a question: what the model wrote, from which `said` and `scores` are read again when the evaluation continues. */
+  answers?: TaskAnswer[];
   /** What counts of each answer; of a choice, the index of the ending. */
   said: string[];
   /** The score of each answer, 0 to 1; of a choice, by the mean log probability per token. */
@@ -79,8 +82,16 @@ function parseLine(line: string): { key: string; result: ItemResult } | undefine
 
 const isScore = (value: unknown) => typeof value === 'number' && value >= 0 && value <= 1;
 
+const isAnswer = (value: unknown): value is TaskAnswer =>
+  isPlainObject(value) &&
+  typeof value.text === 'string' &&
+  (value.toolCalls === undefined || (Array.isArray(value.toolCalls) && value.toolCalls.every(isCall)));
+
+const isCall = (value: unknown) =>
+  isPlainObject(value) && isPlainObject(value.function) && typeof value.function.name === 'string';
+
 const isResult = (value: object): value is ItemResult => {
-  const { id, said, scores, tokens, unnormalized } = value as Partial<ItemResult>;
+  const { id, answers, said, scores, tokens, unnormalized } = value as Partial<ItemResult>;
   return (
     typeof id === 'string' &&
     Array.isArray(said) &&
@@ -89,6 +100,7 @@ const isResult = (value: object): value is ItemResult => {
     scores.length === said.length &&
     scores.length > 0 &&
     scores.every(isScore) &&
+    (answers === undefined || (Array.isArray(answers) && answers.length === said.length && answers.every(isAnswer))) &&
     (unnormalized === undefined || isScore(unnormalized)) &&
     typeof tokens === 'number'
   );

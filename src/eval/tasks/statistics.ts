@@ -35,21 +35,19 @@ export function mcNemar(onlyFirst: number, onlySecond: number): number {
   return Math.min(1, 2 * sum);
 }
 
-const RESAMPLES = 10_000;
-
-/** The 95 % bootstrap interval of the mean of paired differences. */
-export function pairedBootstrap(differences: readonly number[], seed = 1): Interval {
-  const count = differences.length;
-  if (count === 0) return [0, 0];
-  const { uniform } = createRandom(seed);
-  const means = Float64Array.from({ length: RESAMPLES }, () => {
-    let sum = 0;
-    for (let i = 0; i < count; i++) sum += differences[Math.floor(uniform() * count)];
-    return sum / count;
-  }).sort();
-  const at = (quantile: number) => means[Math.round(quantile * (RESAMPLES - 1))];
-  return [at(0.025), at(0.975)];
+/**
+ * The 95 % interval of the mean of paired differences from -1 to 1: Bonett and Price's, which adds one difference of each
+ * sign. So it is not empty where all differences are 0: of few items that says little.
+ */
+export function pairedInterval(differences: readonly number[]): Interval {
+  const count = differences.length + 2;
+  const center = differences.reduce((sum, value) => sum + value, 0) / count;
+  const square = differences.reduce((sum, value) => sum + value * value, 2) / count;
+  const half = Z * Math.sqrt((square - center * center) / count);
+  return [Math.max(-1, center - half), Math.min(1, center + half)];
 }
+
+const RESAMPLES = 10_000;
 
 /** Up to so many differences, all signs are tried: 4,096 sums. */
 const MAX_EXACT = 12;
@@ -103,7 +101,7 @@ export function compareScores(scores: readonly number[], reference: readonly num
   return {
     items: scores.length,
     difference: mean(differences),
-    interval: pairedBootstrap(differences),
+    interval: pairedInterval(differences),
     p: isBinary ? mcNemar(count(1), count(-1)) : signFlip(differences),
   };
 }

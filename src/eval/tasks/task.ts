@@ -4,7 +4,7 @@ import type { Result } from '../../engine/stream.ts';
 import type { ChatMessage } from '../../model/template.ts';
 import type { DataFile } from './data-file.ts';
 
-/** What the model answered, without its reasoning. */
+/** What the model answered; as a question reads it, without its reasoning. */
 export type TaskAnswer = Pick<Result, 'text' | 'toolCalls'>;
 
 /** A question that the model answers in its own words. */

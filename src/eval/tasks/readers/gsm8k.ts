@@ -9,10 +9,13 @@ const INSTRUCTION = 'Solve this step by step. End with a line "#### " and the fi
 /** The calculator annotations of the data set: `<<48/2=24>>`. */
 const withoutAnnotations = (text: string) => text.replace(/<<[^<>]*>>/g, '');
 
-/** The first number after `####`, where a plain model may go on with another question; else a boxed or the last one. */
-function finalNumber(text: string): string {
-  const marked = text.match(/####\s*([^\n]*)/)?.[1];
-  const number = numbersIn(marked ?? boxedAnswer(text) ?? '')[0] ?? numbersIn(text).at(-1);
+/** A number directly after `####`, as in the data set's own answers; a step with a number, as in `#### 1. ...`, is none. */
+const MARKED = /####[ \t*]*(-?)[$€£]?[ \t]*(-?)(\d[\d,]*(?:\.\d+)?|\.\d+)(?![\d,]|[.:)][ \t*]+\S)/g;
+
+/** The last such number; of text, where a model may go on with another question, the first; else a boxed or the last one. */
+function finalNumber(text: string, chat: boolean): string {
+  const marked = [...text.matchAll(MARKED)].map(([, sign, inner, digits]) => sign + inner + digits.replaceAll(',', ''));
+  const number = numbersIn(marked.at(chat ? -1 : 0) ?? boxedAnswer(text) ?? '')[0] ?? numbersIn(text).at(-1);
   return number === undefined ? '' : String(number);
 }
 
@@ -27,13 +30,13 @@ export function readGsm8k({ data, shots, chat }: TaskSource): Question[] {
   const examples = shots ? readRecords(shots).map(readProblem) : [];
   return readRecords(data).map(record => {
     const { question, answer } = readProblem(record);
-    const expected = finalNumber(answer);
+    const expected = finalNumber(answer, chat);
     return {
       id: String(record.line),
       prompt: fewShotPrompt(examples, examples.length > 0 ? question : `${question}\n\n${INSTRUCTION}`, chat),
       maxTokens: 512,
       stop: chat ? [] : ['\nQuestion:'],
-      read: ({ text }) => finalNumber(text),
+      read: ({ text }) => finalNumber(text, chat),
       score: said => (said === expected ? 1 : 0),
     };
   });

@@ -9,15 +9,19 @@ import { MARKERS } from '../engine/grammar/vocabulary.ts';
 import type { Result, Token } from '../engine/stream.ts';
 import { type CallFormat, createAnswerParser, detectAnswerFormat, type ParserOptions } from '../model/answer-format.ts';
 import type { AnswerParser } from '../model/answer-parts.ts';
+import { writesTexts } from '../model/call-formats.ts';
 import { CHANNEL_MARKERS, createChannelParser } from '../model/channels.ts';
 import { type AnswerStart, encodeChat } from '../model/chat.ts';
 import { textOf } from '../model/message.ts';
 import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
+import type { ThinkTags } from '../model/thinking.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
 import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
 import { splitBegunAnswer, writeBegunAnswer } from './begun-answer.ts';
 import { afterAnalysis, finalMessage } from './channel-grammar.ts';
+import { shortCallIds } from './short-call-ids.ts';
 import { describeTools, toolsGrammar, toolsKey, unenforcedNotice } from './tools.ts';
+import { typedArguments } from './typed-arguments.ts';
 
 /** What the answer's form depends on. */
 export interface AnswerRequest {
@@ -64,7 +68,8 @@ export function prepareAnswer(
 ): Answer {
   const { tokenizer, constraints } = model;
   const { tools, toolChoice, continueAnswer } = request;
-  const { channels, callFormat } = formatOf(model);
+  const { channels, thinking } = formatOf(model);
+  const callFormat = callFormatOf(model, request);
   const encoding = { ...render, tools, toolChoice, continueAnswer, maxTokens: maxPromptTokens };
   const { prompt, reasoning, begun, markers } = writePrompt(model, messages, encoding);
   // A call of Llama's begins the answer: after other text there is none.
@@ -74,7 +79,11 @@ export function prepareAnswer(
   const callsTools = usesTools(request);
   const parser = channels
     ? createChannelParser(callsTools ? callableTools(request).map(tool => tool.function.name) : [])
-    : createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning, begun });
+    : createAnswerParser({
+        ...(callsTools && { toolCalls: callFormat, ...callRules(request) }),
+        ...{ reasoning, thinking, begun, maxCalls: request.parallelToolCalls === false ? 1 : undefined },
+        typed: (name, values) => typedArguments(request.tools ?? [], name, values),
+      });
   // It has read the headers before. Not the text: what of it may become a marker would be held back, and then repeated.
   if (channels) for (const marker of markers) parser.push(marker);
   return {
@@ -82,7 +91,8 @@ export function prepareAnswer(
     parser,
     output: {
       constraint:
-        asked && constraints.create(`${reasoning} ${asked.key}`, () => afterReasoning(asked.grammar, reasoning)),
+        asked &&
+        constraints.create(`${reasoning} ${asked.key}`, () => afterReasoning(asked.grammar, reasoning, thinking)),
       markers: channels
         ? markerTokens(tokenizer, CHANNEL_MARKERS)
         : callsTools || reasoning
@@ -110,15 +120,26 @@ const usesTools = ({ tools, toolChoice }: Pick<AnswerRequest, 'tools' | 'toolCho
 
 /** Tools that the template does not know are called as Hermes does. */
 function formatOf({ template }: Pick<AnswerModel, 'template'>) {
-  const { takesTools, thinks, channels, toolCalls } = detectAnswerFormat(template.source);
+  const { takesTools, thinking, channels, toolCalls } = detectAnswerFormat(template.source);
   const callFormat: CallFormat = channels ? 'channels' : takesTools ? toolCalls : 'hermes';
-  return { takesTools, thinks, channels, callFormat };
+  return { takesTools, thinking, channels, callFormat };
+}
+
+/**
+ * In formats that write texts, free answers have their calls. Where a grammar must hold, calls are Hermes', whose arguments
+ * are JSON.
+ */
+function callFormatOf(model: Pick<AnswerModel, 'template'>, request: AnswerRequest): CallFormat {
+  const { callFormat } = formatOf(model);
+  const { tools = [], toolChoice = 'auto', schema } = request;
+  const isFree = toolChoice === 'auto' && schema === undefined && !tools.some(tool => tool.function.strict);
+  return writesTexts(callFormat) && !isFree ? 'hermes' : callFormat;
 }
 
 /** Whether answers may have reasoning. */
 export function knowsReasoning(template: ChatTemplate): boolean {
-  const { thinks, channels } = detectAnswerFormat(template.source);
-  return thinks || channels;
+  const { thinking, channels } = detectAnswerFormat(template.source);
+  return thinking !== undefined || channels;
 }
 
 type PromptModel = Pick<AnswerModel, 'tokenizer' | 'template'>;
@@ -136,18 +157,18 @@ function writePrompt(
   messages: readonly ChatMessage[],
   { continueAnswer, ...options }: EncodeChatOptions,
 ) {
-  const { thinks, channels } = formatOf(model);
+  const { thinking, channels } = formatOf(model);
   const [before, message] = continueAnswer ? splitBegunAnswer(messages) : [messages];
   const prompt = encodeMessages(model, before, options);
-  const reasoning = thinks ? (endsThinking(model.tokenizer, prompt) ? 'open' : 'optional') : undefined;
+  const reasoning = thinking && (endsWith(model.tokenizer, prompt, thinking.open) ? 'open' : 'optional');
   if (!message) return { prompt, reasoning, begun: '', markers: [] } as const;
-  const answerStart = writeBegunAnswer(message, { channels, reasoning });
+  const answerStart = writeBegunAnswer(message, { channels, reasoning, thinking });
   const [text, thought] = [textOf(message), message.reasoning_content ?? ''];
   return {
     prompt: encodeMessages(model, before, { ...options, answerStart }),
     // Text is not followed by reasoning.
-    reasoning: text ? undefined : thought && thinks ? 'open' : reasoning,
-    begun: text || (thinks ? thought : ''),
+    reasoning: text ? undefined : thought && thinking ? 'open' : reasoning,
+    begun: text || (thinking ? thought : ''),
     markers: answerStart.flatMap(part => ('marker' in part ? [part.marker] : [])),
   } as const;
 }
@@ -159,7 +180,7 @@ function encodeMessages(
   { tools = [], toolChoice, ...render }: EncodeChatOptions & { answerStart?: AnswerStart },
 ): number[] {
   const encode = (list: readonly ChatMessage[], options: typeof render) =>
-    encodeChat(model.tokenizer, model.template, list, options);
+    encodeChat(model.tokenizer, model.template, shortCallIds(model.template, list), options);
   if (!usesTools({ tools, toolChoice })) return encode(messages, render);
   if (!formatOf(model).takesTools) return encode(describeTools(messages, tools), render);
   return encode(messages, { ...render, variables: { ...render.variables, tools } });
@@ -168,13 +189,15 @@ function encodeMessages(
 /** The grammar that a request asks for, and its key. Throws an InputError if it cannot be enforced. */
 export function answerGrammar(
   model: Pick<AnswerModel, 'template' | 'constraints'>,
-  { tools = [], toolChoice = 'auto', allowedTools, parallelToolCalls, schema }: AnswerRequest,
+  request: AnswerRequest,
 ): { key: string; grammar: Grammar } | undefined {
+  const { tools = [], toolChoice = 'auto', allowedTools, parallelToolCalls, schema } = request;
   const { constraints } = model;
-  const { channels, callFormat: format } = formatOf(model);
+  const { channels } = formatOf(model);
+  const format = callFormatOf(model, request);
   if (usesTools({ tools, toolChoice })) {
     // Free text, and calls by name: the parser takes them from any channel.
-    if (channels && toolChoice === 'auto' && schema === undefined) return undefined;
+    if ((channels && toolChoice === 'auto' && schema === undefined) || writesTexts(format)) return undefined;
     const isParallel = parallelToolCalls ?? toolChoice === 'auto';
     const use = { toolChoice, allowedTools, isParallel, format, schema };
     const key = toolsKey(tools, use);
@@ -195,14 +218,18 @@ export const constrainText = (constraints: Constraints, schema: JsonSchema | und
   schema && constraints.create(schemaText(schema, 'schema'), () => schemaGrammar(schema));
 
 /** Whether the prompt ends with `<think>`: the template has opened the reasoning. */
-const endsThinking = (tokenizer: ChatTokenizer, prompt: readonly number[]): boolean =>
-  tokenizer.decode(prompt.slice(-8), { includeSpecialTokens: true }).trimEnd().endsWith('<think>');
+const endsWith = (tokenizer: ChatTokenizer, prompt: readonly number[], open: string): boolean =>
+  tokenizer.decode(prompt.slice(-8), { includeSpecialTokens: true }).trimEnd().endsWith(open);
 
 /** Reasoning is free text; what follows it is not. */
-function afterReasoning({ root, rules }: Grammar, reasoning: ParserOptions['reasoning']): Grammar {
-  if (!reasoning) return { root, rules };
-  const thought = sequence({ kind: 'until', marker: '</think>' }, repeat(text('\n'), 0, 2), root);
-  return { root: reasoning === 'open' ? thought : choice(sequence(marker('<think>'), thought), root), rules };
+function afterReasoning(
+  { root, rules }: Grammar,
+  reasoning: ParserOptions['reasoning'],
+  thinking?: ThinkTags,
+): Grammar {
+  if (!reasoning || !thinking) return { root, rules };
+  const thought = sequence({ kind: 'until', marker: thinking.close }, repeat(text('\n'), 0, 2), root);
+  return { root: reasoning === 'open' ? thought : choice(sequence(marker(thinking.open), thought), root), rules };
 }
 
 /** The markers that are control tokens, which have no text of their own. */

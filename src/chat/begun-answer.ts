@@ -2,6 +2,7 @@
 import { CHANNEL, END, MESSAGE, START } from '../model/channels.ts';
 import type { AnswerStart } from '../model/chat.ts';
 import { type ChatMessage, textOf } from '../model/message.ts';
+import { THINK_TAGS, type ThinkTags } from '../model/thinking.ts';
 import { optionError } from '../util/errors.ts';
 import type { ChatOptions } from './conversation-options.ts';
 
@@ -11,9 +12,13 @@ interface BegunFormat {
   channels: boolean;
   /** `open`: the prompt has opened the reasoning. `optional`: the answer may. */
   reasoning?: 'open' | 'optional';
+  thinking?: ThinkTags;
 }
 
-export function writeBegunAnswer(message: ChatMessage, { channels, reasoning: mode }: BegunFormat): AnswerStart {
+export function writeBegunAnswer(
+  message: ChatMessage,
+  { channels, reasoning: mode, thinking = THINK_TAGS[0] }: BegunFormat,
+): AnswerStart {
   const { reasoning_content: reasoning = '' } = message;
   const text = textOf(message);
   if (channels)
@@ -24,9 +29,9 @@ export function writeBegunAnswer(message: ChatMessage, { channels, reasoning: mo
     ];
   const isOpened = mode === 'open' || (mode === 'optional' && reasoning !== '');
   return [
-    ...(mode === 'optional' && reasoning ? [{ marker: '<think>\n' }] : []),
+    ...(mode === 'optional' && reasoning ? [{ marker: `${thinking.open}\n` }] : []),
     ...(isOpened ? [{ text: reasoning }] : []),
-    ...(isOpened && text ? [{ marker: '\n</think>\n\n' }] : []),
+    ...(isOpened && text ? [{ marker: `\n${thinking.close}\n\n` }] : []),
     { text },
   ];
 }

@@ -122,6 +122,7 @@ export interface ToolUse {
   allowedTools?: readonly string[];
   /** Whether an answer may have several calls. Never with a named tool. */
   isParallel: boolean;
+  /** One whose arguments are JSON. */
   format: CallFormat;
   /** What an answer without a call must satisfy. Default: it is any text. */
   schema?: JsonSchema;
@@ -203,11 +204,12 @@ export function toolsGrammar(tools: readonly Tool[], use: ToolUse): Grammar {
     const content = argumentsOf(tools, i, rules, unenforced);
     const isAllowed = isNamed ? toolChoice.name === name : (allowedTools?.includes(name) ?? true);
     if (!isAllowed) return undefined;
-    return format === 'channels' ? callMessage(name, content) : callObject(name, content, format);
+    if (format === 'channels') return callMessage(name, content);
+    return format === 'mistral' ? mistralCall(name, content) : callObject(name, content, format);
   });
   const call = choice(...calls.filter(expression => expression !== undefined));
   const maxCalls = isParallel && !isNamed ? MAX_CALLS : 1;
-  const answer = { llama3: llamaAnswer, hermes: hermesAnswer, channels: (call: Expression) => call }[format];
+  const answer = answers[format];
   const root = answer(call, maxCalls, toolChoice === 'auto' && schema === undefined);
   const inFormat = (root: Expression) => ({
     root: format === 'channels' ? afterAnalysis(root) : root,
@@ -225,6 +227,12 @@ const callObject = (name: string, content: Expression, format: CallFormat): Expr
     ...[text('{"name"'), colon, text(JSON.stringify(name)), comma],
     ...[text(format === 'llama3' ? '"parameters"' : '"arguments"'), colon, content, text('}')],
   );
+
+/** `name[ARGS]{...}`, with an id in some versions. */
+function mistralCall(name: string, content: Expression): Expression {
+  const id = sequence(marker('[CALL_ID]'), repeat(character([48, 57], [65, 90], [97, 122]), 9, 9));
+  return sequence(text(name), optional(id), marker('[ARGS]'), content);
+}
 
 const newline = optional(text('\n'));
 
@@ -244,3 +252,21 @@ function llamaAnswer(call: Expression, maxCalls: number, mayTalk: boolean): Expr
   const plain = sequence(character(...complement([[brace, brace]])), repeat(character(...complement([])), 0));
   return choice(calls, optional(plain));
 }
+
+function mistralAnswer(call: Expression, maxCalls: number, mayTalk: boolean): Expression {
+  if (mayTalk) return { kind: 'freeText', marker: '[TOOL_CALLS]', after: call, once: maxCalls === 1 };
+  return repeat(sequence(marker('[TOOL_CALLS]'), call), 1, maxCalls);
+}
+
+function mistralListAnswer(call: Expression, maxCalls: number, mayTalk: boolean): Expression {
+  const list = sequence(text('['), call, repeat(sequence(comma, call), 0, maxCalls - 1), text(']'));
+  if (mayTalk) return { kind: 'freeText', marker: '[TOOL_CALLS]', after: list, once: true };
+  return sequence(marker('[TOOL_CALLS]'), list);
+}
+
+const answers: Record<CallFormat, (call: Expression, maxCalls: number, mayTalk: boolean) => Expression> = {
+  ...{ llama3: llamaAnswer, hermes: hermesAnswer, channels: call => call },
+  ...{ mistral: mistralAnswer, 'mistral-list': mistralListAnswer },
+  // Free, without a grammar.
+  ...{ 'seed-oss': hermesAnswer, 'qwen3-coder': hermesAnswer, glm: hermesAnswer },
+};

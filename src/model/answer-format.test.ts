@@ -115,13 +115,12 @@ it('recognizes formats by the template', () => {
   expect(detectAnswerFormat('{% if tools %}<tool_call>{% endif %}</think>')).toEqual({
     toolCalls: 'hermes',
     takesTools: true,
-    thinks: true,
+    thinking: { open: '<think>', close: '</think>' },
     channels: false,
   });
   expect(detectAnswerFormat('{{ tools }}{"name": function name, "parameters": ...}')).toEqual({
     toolCalls: 'llama3',
     takesTools: true,
-    thinks: false,
     channels: false,
   });
   expect(detectAnswerFormat('{{ messages }}').takesTools).toBe(false);

@@ -4,21 +4,24 @@
  */
 
 import { type AnswerParser, createAnswerParts } from './answer-parts.ts';
+import { createCallReader, detectCallFormat, isTextCallFormat, type TextCallFormat } from './call-formats.ts';
+import { detectThinkTags, THINK_TAGS, type ThinkTags } from './thinking.ts';
 import { createJsonScanner, createWrittenCalls, type Opening, type WrittenCall } from './written-calls.ts';
 
 /**
  * `hermes`: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, also Qwen's. `llama3`: the whole answer is
- * `{"name": ..., "parameters": {...}}`, several with semicolons between them. `channels`: messages (channels.ts).
+ * `{"name": ..., "parameters": {...}}`, several with semicolons between them. `channels`: messages (channels.ts). Others:
+ * call-formats.ts.
  */
-export type CallFormat = 'hermes' | 'llama3' | 'channels';
+export type CallFormat = 'hermes' | 'llama3' | 'channels' | TextCallFormat;
 
 /** How a model's answers are written. */
 export interface AnswerFormat {
   readonly toolCalls: CallFormat;
   /** Whether the template knows the variable `tools`. */
   readonly takesTools: boolean;
-  /** Whether answers may begin with `<think>...</think>`. */
-  readonly thinks: boolean;
+  /** What reasoning is in, which answers may begin with; undefined: there is none. */
+  readonly thinking?: ThinkTags;
   /** Whether answers are in channels (channels.ts). */
   readonly channels: boolean;
 }
@@ -27,9 +30,9 @@ export interface AnswerFormat {
 export function detectAnswerFormat(template = ''): AnswerFormat {
   const isLlama = !template.includes('<tool_call>') && /python_tag|"parameters"/.test(template);
   return {
-    toolCalls: isLlama ? 'llama3' : 'hermes',
+    toolCalls: detectCallFormat(template) ?? (isLlama ? 'llama3' : 'hermes'),
     takesTools: /\btools\b/.test(template),
-    thinks: template.includes('</think>'),
+    thinking: detectThinkTags(template),
     channels: template.includes('<|channel|>'),
   };
 }
@@ -46,22 +49,29 @@ export interface ParserOptions {
   acceptCall?(call: WrittenCall, before: number): boolean;
   /** `open`: the prompt has opened the reasoning already. `optional`: the answer may. Default: none. */
   reasoning?: 'open' | 'optional';
+  /** What reasoning is in. Default: `<think>`. */
+  thinking?: ThinkTags;
+  /** Of a format without a grammar: further calls are dropped. Default: no limit. */
+  maxCalls?: number;
+  /** The arguments of a call whose format has only texts for them. Default: texts. */
+  typed?(name: string, values: ReadonlyMap<string, string>): Record<string, unknown>;
   /** What the answer begins with: of its text, or of its reasoning if that is open. It is not part of what is read. */
   begun?: string;
 }
 
-type Mode = 'start' | 'reasoning' | 'text' | 'call' | 'arguments' | 'closing' | 'written' | 'after';
+type Mode = 'start' | 'reasoning' | 'text' | 'call' | 'arguments' | 'closing' | 'written' | 'format' | 'after';
 
 const CALL_HEAD = /^\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*\{$/;
 /** A call whose head is longer than this is text. */
 const MAX_HEAD = 1024;
-const THINK_END = '</think>';
 
 export function createAnswerParser(options: ParserOptions): AnswerParser {
-  const { toolCalls, names, acceptCall, reasoning, begun = '' } = options;
+  const { toolCalls, names, acceptCall, reasoning, thinking = THINK_TAGS[0], begun = '' } = options;
+  const { maxCalls, typed = (_, values) => Object.fromEntries(values) } = options;
   const isLlama = toolCalls === 'llama3';
   const marker = toolCalls === 'hermes' ? '<tool_call>' : undefined;
   const written = names && createWrittenCalls(names);
+  const format = names && isTextCallFormat(toolCalls) ? createCallReader(toolCalls, names) : undefined;
   let mode: Mode = reasoning === 'open' ? 'reasoning' : begun === '' && (reasoning || isLlama) ? 'start' : 'text';
   /** What may be part of a marker or a call, or is not complete. */
   let held = '';
@@ -100,22 +110,26 @@ export function createAnswerParser(options: ParserOptions): AnswerParser {
 
   const start = (letter: string) => {
     held = (held + letter).trimStart();
-    const openings = [...(reasoning ? ['<think>'] : []), ...(isLlama ? ['<|python_tag|>'] : [])];
-    if (openings.includes(held)) enter(held === '<think>' ? 'reasoning' : 'call');
+    const openings = [...(reasoning ? [thinking.open] : []), ...(isLlama ? ['<|python_tag|>'] : [])];
+    if (openings.includes(held)) enter(held === thinking.open ? 'reasoning' : 'call');
     else if (isLlama && held.startsWith('{')) mode = 'call';
     else if (!openings.some(opening => opening.startsWith(held))) replayAs('text');
   };
 
   const readReasoning = (letter: string) => {
     held += letter;
-    const opening = hold('reasoning', text => (THINK_END.startsWith(text.trimStart()) ? MAYBE : NO));
-    if (opening === MAYBE && held.trimStart() === THINK_END) enter('text');
+    const opening = hold('reasoning', text => (thinking.close.startsWith(text.trimStart()) ? MAYBE : NO));
+    if (opening === MAYBE && held.trimStart() === thinking.close) enter('text');
   };
 
   const readText = (letter: string) => {
     held += letter;
     const opening = hold('text', openingAt);
     if (opening.state === 'marker') enter('call');
+    if (opening.state === 'format') {
+      mode = 'format';
+      endFormat();
+    }
     if (opening.state !== 'call') return;
     mode = 'written';
     [json, closers, scanner] = [opening.json, [...opening.closers, ...closers], createJsonScanner()];
@@ -137,9 +151,11 @@ export function createAnswerParser(options: ParserOptions): AnswerParser {
     return opening;
   };
 
-  const openingAt = (text: string, at: number): Opening | { state: 'marker' } => {
+  const openingAt = (text: string, at: number): Opening | { state: 'marker' | 'format' } => {
     const content = text.trimStart();
-    if (text === '' || (content === '' && acceptCall)) return MAYBE;
+    if (text === '' || (content === '' && (acceptCall || format))) return MAYBE;
+    const state = format?.opening(content) ?? 'no';
+    if (state !== 'no') return state === 'call' ? { state: 'format' } : MAYBE;
     if (content === marker) return { state: 'marker' };
     if (marker?.startsWith(content)) return MAYBE;
     if (!written || !acceptCall) return NO;
@@ -160,6 +176,21 @@ export function createAnswerParser(options: ParserOptions): AnswerParser {
     const isAccepted = calls.length > 0 && calls.every((call, i) => acceptCall?.(call, parts.calls + i));
     if (!isAccepted) return notCall();
     for (const { name, arguments: args } of calls) parts.addCall(name, JSON.stringify(args));
+    enter('after');
+  };
+
+  const readFormat = (letter: string) => {
+    held += letter;
+    endFormat();
+  };
+
+  /** Adds the calls that are held back, if they are complete. */
+  const endFormat = () => {
+    const calls = format?.parse(held.trimStart());
+    if (!format || !calls) return;
+    for (const { name, arguments: given } of maxCalls ? calls.slice(0, maxCalls - parts.calls) : calls)
+      parts.addCall(name, JSON.stringify(given instanceof Map ? typed(name, given) : given));
+    closers = [...format.closers];
     enter('after');
   };
 
@@ -218,13 +249,13 @@ export function createAnswerParser(options: ParserOptions): AnswerParser {
 
   const readers: Record<Mode, (letter: string) => void> = {
     ...{ start, reasoning: readReasoning, text: readText, call: readCall, arguments: readArguments, closing: close },
-    ...{ written: readWritten, after: readAfter },
+    ...{ written: readWritten, format: readFormat, after: readAfter },
   };
   const read = (letter: string): void => readers[mode](letter);
 
   return parts.parser(read, () => {
     if (mode === 'written') endWritten();
-    if (mode === 'call') notCall();
+    if (mode === 'call' || mode === 'format') notCall();
     else if (mode === 'text' || mode === 'start') write('text', held);
     else if (mode === 'reasoning') write('reasoning', held);
     held = '';

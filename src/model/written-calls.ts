@@ -59,7 +59,7 @@ export function createWrittenCalls(names: readonly string[]): WrittenCalls {
     },
     parse(json) {
       for (const text of spellings(json)) {
-        const calls = toCalls(parseJson(text));
+        const calls = parseCalls(text);
         if (calls?.every(({ name }) => isName.has(name))) return calls;
       }
       return undefined;
@@ -74,7 +74,8 @@ function spellings(json: string): string[] {
   return [json.slice(1, -1), json.slice(1), single];
 }
 
-function parseJson(text: string): unknown {
+/** JSON, also with line breaks in strings as they are; undefined if it is none. */
+export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {}
@@ -88,6 +89,9 @@ function parseJson(text: string): unknown {
     return undefined;
   }
 }
+
+/** The calls in a JSON text, of any tools. */
+export const parseCalls = (json: string): WrittenCall[] | undefined => toCalls(parseJson(json));
 
 function toCalls(value: unknown): WrittenCall[] | undefined {
   const list = Array.isArray(value) ? value : [value];

@@ -1,11 +1,16 @@
 /** A model's tokens as a trie, walked once for each state of a grammar that is met: which tokens may come next. */
 
 import { CHANNEL_MARKERS } from '../../model/channels.ts';
+import { THINK_TAGS } from '../../model/thinking.ts';
 import type { Tokenizer } from '../../model/tokenizer.ts';
 import { UnsupportedError } from '../../util/errors.ts';
 
 /** Control tokens that an answer format uses as markers: a grammar may ask for them. */
-export const MARKERS = ['<think>', '</think>', '<tool_call>', '</tool_call>', '<|python_tag|>'];
+export const MARKERS = [
+  ...THINK_TAGS.flatMap(({ open, close }) => [open, close]),
+  ...['<tool_call>', '</tool_call>', '<|python_tag|>', '<seed:tool_call>', '</seed:tool_call>'],
+  ...['<arg_key>', '</arg_key>', '<arg_value>', '</arg_value>', '[TOOL_CALLS]', '[CALL_ID]', '[ARGS]'],
+];
 
 /** The first symbol after the bytes. */
 const FIRST_MARKER = 256;

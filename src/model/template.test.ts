@@ -248,3 +248,12 @@ describe('the limits', () => {
     expect(wanted).toBe(installed);
   });
 });
+
+it('objects may have numbers as keys, which dictsort sorts as such', () => {
+  const source = `{% set steps = {1024: 256, 0: 0, 512: 128} %}{% set ns = namespace(step=none) -%}
+{% for limit, step in steps | dictsort %}{% if ns.step is none and budget <= limit %}{% set ns.step = step %}{% endif %}
+{{- limit + 1 }} {% endfor %}{{ ns.step }}`;
+  const render = (budget: number) => createChatTemplate({ source }).render([], { variables: { budget } }).trim();
+  expect(render(-1)).toBe('1 513 1025 0');
+  expect(render(300)).toBe('1 513 1025 128');
+});

@@ -15,8 +15,10 @@ import {
   jsonInPython,
   literalInPython,
   type Node,
+  numberedEntries,
   type Value,
   withoutMinMax,
+  withTextKeys,
 } from './python.ts';
 
 interface Environment {
@@ -94,6 +96,8 @@ class BoundedInterpreter extends Interpreter {
   readonly #sizes = new WeakMap<object, number>();
   readonly #mapLiteral: (text: string) => string;
   readonly #literals = new Map<string, string>();
+  /** The entries of objects whose keys are numbers. */
+  readonly #numbered = new WeakMap<object, readonly [Node, Node][]>();
 
   constructor(environment: Environment, input: InputSize, mapLiteral: (text: string) => string) {
     super(environment);
@@ -137,10 +141,20 @@ class BoundedInterpreter extends Interpreter {
       this.#leaving = node.type;
       return super.evaluate(textNode(''), environment);
     }
-    const value = super.evaluate(node, environment);
+    const sorted = node && filterName(node) === 'dictsort' && this.#sortedByNumber(node, environment);
+    const value = super.evaluate(sorted || (node && withTextKeys(node)), environment);
+    const numbered = node && numberedEntries(node);
+    if (numbered) this.#numbered.set(value, numbered);
     if (node?.type === 'Program' && this.#leaving) throw new Error(`${this.#leaving} outside of a loop`);
     if (node?.type === 'For' && this.#leaving === 'Left') this.#leaving = undefined;
     return value;
+  }
+
+  /** `dictsort` of an object whose keys are numbers: the library's keys are texts. */
+  #sortedByNumber(node: Node, environment: Environment): Node | undefined {
+    const entries = this.#numbered.get(this.evaluate(node.operand, environment));
+    const sorted = entries && [...entries].sort(([a], [b]) => Number(a.value) - Number(b.value));
+    return sorted && { type: 'ArrayLiteral', value: sorted.map(value => ({ type: 'ArrayLiteral', value })) };
   }
 
   /** In Python, each pass of a loop has its own variables, and what it wrote before `continue` or `break` stays. */

@@ -75,6 +75,21 @@ const filtered = (operand: Node | undefined, name: string): Node => ({
   filter: { type: 'Identifier', value: name },
 });
 
+/** The entries of `{1: a, 2: b}`; undefined for any other node. */
+export function numberedEntries(node: Node): readonly [Node, Node][] | undefined {
+  if (node.type !== 'ObjectLiteral') return undefined;
+  const entries = [...(node.value as Map<Node, Node>)];
+  return entries.length > 0 && entries.every(([key]) => key.type === 'IntegerLiteral') ? entries : undefined;
+}
+
+/** The library's objects have only texts as keys. */
+export function withTextKeys(node: Node): Node {
+  const entries = numberedEntries(node);
+  if (!entries) return node;
+  const value = new Map(entries.map(([{ value }, entry]) => [{ type: 'StringLiteral', value: String(value) }, entry]));
+  return { ...node, value };
+}
+
 /** `x | name` or `x | name(arguments)`. */
 export function filterName(node: Node): string {
   return String((node.filter?.callee ?? node.filter)?.value);

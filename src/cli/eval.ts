@@ -40,12 +40,12 @@ const FLAGS_OF = {
   needle: ['lengths', 'depths', 'documents', 'seed', 'fast'],
   ruler: [
     ...['context', 'lengths', 'documents', 'seed', 'limit', 'plain', 'samples', 'temperature', 'maxTokens'],
-    ...['pageTokens', 'results'],
+    ...['think', 'pageTokens', 'results'],
   ],
   choice: ['data', 'shots', 'limit', 'pageTokens', 'results'],
   questions: [
     ...['context', 'data', 'shots', 'seed', 'limit', 'plain', 'samples', 'temperature', 'maxTokens'],
-    ...['pageTokens', 'results', 'runCode'],
+    ...['think', 'pageTokens', 'results', 'runCode'],
   ],
 };
 
@@ -112,6 +112,11 @@ export function addEval(program: Command): void {
     .option('--plain', 'tasks: ask without the chat template')
     .option('--samples <n>', 'tasks: answers per question; their mean counts', parseCount)
     .option('--temperature <t>', 'tasks: default 0, or .7 with several samples', parseNumber)
+    .option(
+      '--think <on|off>',
+      'tasks: let models think that can, with room for it in answers (default: off)',
+      parseChoice(['on', 'off'], 'on or off'),
+    )
     .option('--max-tokens <n>', 'tasks: maximum tokens per answer (default: enough for the task)', parseCount)
     .option('--page-tokens <n>', 'tasks: tokens per page; text shorter than a page is not packed', parseCount)
     .option('--results <file>', 'tasks: keep finished items in this file; the same command continues after a stop')

@@ -18,6 +18,7 @@ export interface TaskFlags extends EvaluationFlags {
   samples?: number;
   temperature?: number;
   seed?: number;
+  think?: 'on' | 'off';
   maxTokens?: number;
   pageTokens?: number;
   lengths?: number[];
@@ -27,14 +28,14 @@ export interface TaskFlags extends EvaluationFlags {
 }
 
 export async function runTask(name: string, flags: TaskFlags, signal: AbortSignal): Promise<void> {
-  const { task, context, data, shots, limit, plain, samples, temperature, seed, maxTokens, pageTokens } = flags;
+  const { task, context, data, shots, limit, plain, samples, temperature, seed, think, maxTokens, pageTokens } = flags;
   const { lengths, documents, results, runCode } = flags;
   const { fast: _fast, ...shared } = await evaluationOptions(name, flags, signal);
   const progress = createProgress({ title: task, unit: 'items' });
   const { model, device, rows, notices } = await evaluateTask(name, {
     ...shared,
     ...{ task, context, data, shots, limit, samples, temperature, seed, maxTokens, pageTokens, lengths, documents },
-    ...{ results, runCode },
+    ...{ results, runCode, think: think === 'on' },
     chat: plain ? false : undefined,
     onProgress: ({ done, total }) => progress.update(done, total),
   }).finally(progress.end);

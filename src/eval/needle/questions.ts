@@ -8,6 +8,7 @@ import { createScheduler } from '../../engine/scheduler.ts';
 import { emptyResult, type Result } from '../../engine/stream.ts';
 import { packedPages } from '../../kernel/visibility.ts';
 import { encodeChat } from '../../model/chat.ts';
+import { thinkVariables } from '../../model/thinking.ts';
 import type { Plan } from '../../plan/plan.ts';
 import { type TeacherForceOptions, teacherForceSequence } from '../divergence.ts';
 import { createDocument, type DocumentRequest, type NeedleDocument, type PlantedFact } from './document.ts';
@@ -104,7 +105,7 @@ function taskForDocument({ config, tokenizer, template }: ModelText, document: N
 }
 
 /** For templates of reasoning models; others ignore it. */
-const NO_THINKING = { variables: { enable_thinking: false } };
+const NO_THINKING = { variables: thinkVariables(false) };
 
 /** The last token of a prompt is never shared: its logits are needed. */
 function sharedLength(a: readonly number[], b: readonly number[]): number {

@@ -1,8 +1,9 @@
 /** Answers the questions of a task with a model: as many at once as it runs, sharing the prefixes that they have in common. */
 import type { Model } from '../../api/model.ts';
+import { thinkVariables, withoutThinking } from '../../model/thinking.ts';
 import { ContextError } from '../../util/errors.ts';
 import type { ItemResult } from './results-file.ts';
-import { type Question, type TaskAnswer, withoutThinking } from './task.ts';
+import type { Question, TaskAnswer } from './task.ts';
 
 export interface AnswerOptions {
   /** Answers per question. */
@@ -10,6 +11,8 @@ export interface AnswerOptions {
   temperature: number;
   /** Of the first answer; the next one has the next seed. */
   seed: number;
+  /** Whether models that can think before they answer do so, with room for it. Default: false. */
+  think?: boolean;
   /** Instead of the limits of the questions. */
   maxTokens?: number;
   signal?: AbortSignal;
@@ -51,6 +54,12 @@ export async function answerQuestions(
   for (const end of ends) if (end.status === 'rejected') throw end.reason;
 }
 
+/** Room for reasoning before an answer. */
+const THINK_TOKENS = 8192;
+
+const ALWAYS_THINKS =
+  'The model thinks before it answers, also where its template is told not to: with think (--think on), answers have room for it.';
+
 const itemTooLong = (id: string, context: number, cause: ContextError) =>
   new ContextError(
     option =>
@@ -65,13 +74,18 @@ async function answer(
   options: AnswerOptions,
 ): Promise<{ result: ItemResult; length: number } | undefined> {
   const { id, group, prompt, tools, stop } = question;
-  const { samples, temperature, seed, signal, maxTokens = question.maxTokens } = options;
+  const { samples, temperature, seed, signal, think = false } = options;
+  const { maxTokens = question.maxTokens + (think ? THINK_TOKENS : 0) } = options;
+  // Text to continue is in no template.
+  const render = typeof prompt === 'string' ? undefined : { variables: thinkVariables(think) };
   const answers = await model
-    .samples(prompt, samples, { temperature, seed, signal, maxTokens, tools, stop })
+    .samples(prompt, samples, { temperature, seed, signal, maxTokens, tools, stop, ...(render && { render }) })
     .catch(error => {
       throw error instanceof ContextError ? itemTooLong(id, model.context, error) : error;
     });
   for (const { notices } of answers) for (const notice of notices) options.onNotice?.(notice);
+  if (render && !think && answers.some(({ text, reasoning }) => reasoning || withoutThinking(text) !== text))
+    options.onNotice?.(ALWAYS_THINKS);
   if (answers.some(({ finish }) => finish === 'cancelled')) return undefined;
   const written = answers.map(({ text, toolCalls }) => ({ text, ...(toolCalls && { toolCalls }) }));
   const tokens = answers.reduce((sum, { usage }) => sum + usage.completionTokens, 0);

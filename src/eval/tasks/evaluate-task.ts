@@ -43,7 +43,9 @@ export interface TaskOptions extends LoadSettings {
   temperature?: number;
   /** Of the first answer to each question, and of the documents of ruler tasks. Default: 1. */
   seed?: number;
-  /** Max tokens of an answer. Default: enough for the task. */
+  /** Let models think that can, before they answer, with room for it. Default: false; some think always. */
+  think?: boolean;
+  /** Max tokens of an answer. Default: enough for the task, and for thinking. */
   maxTokens?: number;
   /** Ruler tasks: lengths of the documents in tokens. Default: 1000, 2000 and 4000. */
   lengths?: readonly number[];
@@ -96,6 +98,7 @@ const rules: Record<keyof TaskOptions, Rule> = {
   samples: integer(1, 1000),
   temperature: number('a number, 0 or more', value => value >= 0),
   seed: integer(0),
+  think: boolean,
   maxTokens: integer(1),
   lengths: rule('an array of lengths in tokens', value => Array.isArray(value) && value.length > 0),
   documents: integer(1),
@@ -111,9 +114,9 @@ const rules: Record<keyof TaskOptions, Rule> = {
 export async function evaluateTask(model: ModelInput, options: TaskOptions): Promise<TaskEvaluation> {
   checkOptions('evaluateTask', options, rules);
   rules.task(options?.task, 'task');
-  const { signal, onProgress, samples = 1, seed = 1, maxTokens } = options;
+  const { signal, onProgress, samples = 1, seed = 1, think, maxTokens } = options;
   const { temperature = samples > 1 ? SAMPLING_TEMPERATURE : 0 } = options;
-  const sampling = { samples, temperature, seed, maxTokens };
+  const sampling = { samples, temperature, seed, think: think || undefined, maxTokens };
   const { name, items, plans, keyOf, ...setup } = await prepare(model, options, sampling);
   const notices = new Set(setup.notices);
   const results = options.results === undefined ? noResults : await openResults(options.results);
@@ -173,7 +176,7 @@ async function gradeAgain(item: TaskItem, result?: ItemResult): Promise<ItemResu
   return result.answers && { ...result, ...(await grade(item, result.answers)) };
 }
 
-type Sampling = Pick<TaskOptions, 'samples' | 'temperature' | 'seed' | 'maxTokens'>;
+type Sampling = Pick<TaskOptions, 'samples' | 'temperature' | 'seed' | 'think' | 'maxTokens'>;
 
 /** Reads all that is needed before the weights: the plans, the items, and the keys of their results. */
 async function prepare(model: ModelInput, options: TaskOptions, sampling: Sampling) {

@@ -2,10 +2,10 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { sharedFile } from '../../../test/support/shared.ts';
+import { withoutThinking } from '../../model/thinking.ts';
 import { FormatError, InputError } from '../../util/errors.ts';
 import { createTask, type TaskInput, taskNames } from './create-task.ts';
 import type { Choice, Question, Task } from './task.ts';
-import { withoutThinking } from './task.ts';
 
 const input = (text?: string, options: Partial<TaskInput> & { examples?: string } = {}): TaskInput => ({
   data: text === undefined ? undefined : { path: 'data.jsonl', text },

@@ -77,7 +77,3 @@ export function fewShotPrompt(
   const shots = examples.map(example => `${ask} ${example.question}\n${reply} ${example.answer}\n\n`);
   return `${shots.join('')}${ask} ${question}\n${reply}`;
 }
-
-/** Removes reasoning that is marked in the text. One that does not end has no answer after it. */
-export const withoutThinking = (text: string): string =>
-  text.replace(/^[\s\S]*<\/think(?:ing)?>/, '').replace(/<think(?:ing)?>[\s\S]*$/, '');

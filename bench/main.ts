@@ -23,6 +23,7 @@ import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
 import { benchWebGpuMatmul } from './webgpu-matmul.ts';
 import { benchWeights } from './weights.ts';
+import { benchWgsl } from './wgsl.ts';
 
 const specs = 'f16,tq4,tq4u,tq2,tq2u';
 const depths = '0,4096,16384';
@@ -71,6 +72,8 @@ const usage = `usage: npm run bench -- NAME [options]
               --shape llama-8b, qwen3-30b-a3b, ... --kv SPECS --depths 0,32768 --batch 8x4096,48x4096 --prompt N --chunk N --breakdown
   matmul      matrix products on the GPU
               --rows 1,8,48,512
+  wgsl        no measurement: prints the WebGPU kernels that seal and read a codec, without a GPU
+              SPEC --rows 1 --heads 32/8/128 --no-subgroups --precise
   quality     all codecs on several kinds of text, as a page of tables; the same command continues a stopped run
               --model FILE --device webgpu --profile FILE --texts DIR or name=path[:special][:skip],... --rows 4
               --kv SPECS --context 2048 --part tables,prefill,ablations,pictures --transfer name=profile,...
@@ -131,6 +134,7 @@ const { positionals, values } = parseArgs({
     heads: { type: 'string', default: '32/8/128' },
     split: { type: 'string', default: '4' },
     subgroups: { type: 'boolean', default: true },
+    precise: { type: 'boolean', default: false },
     shape: { type: 'string', default: 'llama-8b' },
     batch: { type: 'string', default: '48x4096' },
     prompt: { type: 'string' },
@@ -155,6 +159,7 @@ const { positionals, values } = parseArgs({
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: options => benchDecode({ kv: specs, depths, ...options }),
   weights: options => benchWeights(options),
+  wgsl: options => benchWgsl({ rows: '1', ...options, kv: positionals[1] ?? 'tq4' }),
   browser: options => benchBrowser({ kv: 'tq4,f16', depths: '0,4096,8192', tokens: '32', ...options }),
   batch: options => benchBatch({ kv: 'tq4', depths: '0,1024,4096', sequences: '1,2,4,8,16', tokens: '32', ...options }),
   arrival: options => benchArrival({ kv: 'tq4', prompt: '16384', chats: '4', tokens: '64', ...options }),

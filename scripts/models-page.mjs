@@ -109,8 +109,8 @@ Granite 3.3 and 4.0, gpt-oss, SmolLM3, GLM-4 and 4.6, OLMo 2, EXAONE 3.5, and th
 `;
 
 const list = wrap(
-  `GGUF files of these architectures, each held against llama.cpp, with weights in ${Object.keys(weightFormats).join(', ')}: ` +
-    `${supported.map(([name, models]) => `${name} (${models})`).join(', ')}.`,
+  `GGUF files of ${supported.length} architectures, each held against llama.cpp: ` +
+    `${supported.map(([name]) => name).join(', ')}. [Which models these are](docs/models.md#architectures).`,
 );
 
 const README = `${root}README.md`;

@@ -2,12 +2,12 @@
 
 import { expect, it } from 'vitest';
 import type { Sequence } from '../src/cache/sequence.ts';
-import { createTrained } from '../src/codec/codec.case.ts';
 import { parseSpec } from '../src/codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import type { Chunk } from '../src/model/forward.ts';
 import { createPlan, createPlanFromCodecs, type Plan } from '../src/plan/plan.ts';
+import { createTrained } from './support/codec-suite.ts';
 import { writeGguf } from './support/gguf-writer.ts';
 import { ALL_CASES, matrix } from './support/matrix.ts';
 import { tinyModel } from './support/tiny-model.ts';

@@ -8,7 +8,7 @@ import { ALL_CASES, LONG_CASES } from './support/matrix.ts';
 
 const RUNS = LONG_CASES ? 1000 : ALL_CASES ? 60 : 15;
 
-it(`${RUNS} interleavings of answers, with pages decoded, warmed, saved and restored beside them`, {
+it(`${RUNS} interleavings of answers, with pages decoded, prefetched, saved and restored beside them`, {
   timeout: LONG_CASES ? 3_600_000 : 120_000,
 }, async () => {
   const store = createHostStore({ capacity: 2 ** 22 });

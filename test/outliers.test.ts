@@ -2,7 +2,6 @@
 
 import { expect, it } from 'vitest';
 import { countOutliers, formatOutliers } from '../src/cache/outliers.ts';
-import { createTrained } from '../src/codec/codec.case.ts';
 import { createCodec, learn } from '../src/codec/kv.ts';
 import { samplesOf } from '../src/codec/learned.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
@@ -15,6 +14,7 @@ import { createWasmDevice } from '../src/kernel/wasm/device.ts';
 import { createWebGpuDevice } from '../src/kernel/webgpu/device.ts';
 import { createPlan, createPlanFromCodecs } from '../src/plan/plan.ts';
 import { runAttention } from './support/attention.ts';
+import { createTrained } from './support/codec-suite.ts';
 import { writeGguf } from './support/gguf-writer.ts';
 import { tinyModel } from './support/tiny-model.ts';
 import { describeGpu } from './webgpu/gpu.ts';

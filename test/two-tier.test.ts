@@ -64,7 +64,7 @@ function testDevice(device: 'js' | 'wasm' | 'webgpu') {
     const pages = Math.floor((length + 2) / 16);
     expect(hotBytes - coldBytes).toBe(pages * model.plan.leaf.exact!.bytes);
     expect(codes.keys).not.toEqual(exact.keys);
-    await conversation.warm();
+    await conversation.prefetch();
     expect(conversation.bytes).toBe(hotBytes);
     expect(await conversation.decode(1)).toEqual({ keys: rounded(codes.keys), values: rounded(codes.values) });
     expect(model.stats()).toMatchObject({ spilledPages: pages, decodedPages: pages });
@@ -83,7 +83,7 @@ describe('conversations that do not all fit in f16', () => {
     for (const { conversation, ids, seed } of chats) await turn(conversation, ids, promptOf(seed));
     const second = [];
     for (const { conversation, ids } of chats) {
-      await conversation.warm();
+      await conversation.prefetch();
       second.push(await turn(conversation, ids, [1, 2, 3]));
     }
     return { reused: second.map(({ usage }) => usage.reusedTokens), traces: second.map(traceOf) };
@@ -109,13 +109,13 @@ describe('conversations that do not all fit in f16', () => {
     expect(large.stats()).toMatchObject({ spilledPages: 0, decodedPages: 0 });
   });
 
-  it('answer as if they had been spilled and warmed by hand', async () => {
+  it('answer as if they had been spilled and prefetched by hand', async () => {
     const run = async (model: Model, between: (conversation: Conversation) => Promise<unknown>) => {
       await using conversation = model.conversation();
       const ids: number[] = [];
       await turn(conversation, ids, promptOf(5));
       await between(conversation);
-      await conversation.warm();
+      await conversation.prefetch();
       return traceOf(await turn(conversation, ids, [9, 8, 7]));
     };
     await using large = await load({ device: 'wasm' });
@@ -169,7 +169,7 @@ describe('a spilled conversation', () => {
   it('can be cropped, and continues there', async () => {
     await using opened = await open();
     expect(await opened.conversation.crop(70)).toBe(64);
-    await opened.conversation.warm();
+    await opened.conversation.prefetch();
     const { usage } = await opened.conversation.generate([...opened.ids.slice(0, 70), 5], greedy).result();
     expect(usage.reusedTokens).toBe(64);
     expect(opened.model.stats().decodedPages).toBe(4);
@@ -177,23 +177,23 @@ describe('a spilled conversation', () => {
 
   it('with a recent window is reused as a whole', async () => {
     await using opened = await open('tq4+recent16');
-    await opened.conversation.warm();
+    await opened.conversation.prefetch();
     const { usage } = await turn(opened.conversation, opened.ids, [1, 2, 3]);
     expect(usage.reusedTokens).toBe(113);
   });
 
   it('frees everything when it is disposed, also while it is decoded', async () => {
     await using opened = await open();
-    const warming = opened.conversation.warm();
+    const prefetching = opened.conversation.prefetch();
     await opened.conversation.dispose();
-    await warming;
+    await prefetching;
     expect(opened.model.stats().used).toBe(0);
   });
 });
 
 it('nothing is shared, and sessions and tiers are refused', async () => {
   await using model = await load({ device: 'wasm', tiers: 'host=1MiB' });
-  expect(model.notices.join()).toMatch(/tiers are not used in two-tier mode/);
+  expect(model.notices.join()).toMatch(/stored in the tiers.*kvMode two-tier/);
   await model.complete(promptOf(1), greedy);
   expect((await model.complete(promptOf(1), greedy)).usage.reusedTokens).toBe(0);
   expect(model.stats()).toMatchObject({ sharedLeaves: 0, cachedLeaves: 0, used: 0 });
@@ -203,5 +203,5 @@ it('nothing is shared, and sessions and tiers are refused', async () => {
   await using packed = await load({ device: 'wasm', kvMode: 'packed' });
   await using other = packed.conversation();
   await expect(other.spill()).rejects.toThrow(InputError);
-  await other.warm();
+  await other.prefetch();
 });

@@ -17,10 +17,10 @@ import {
   type VectorSequence,
 } from '../src/index.ts';
 import { fixedBytes } from '../src/plan/plan.ts';
-import { content } from '../src/plan/profile.case.ts';
 import { encodeProfile } from '../src/plan/profile.ts';
 import type { cacheRules } from '../src/vectors/vector-input.ts';
 import { worstHeadError } from './support/attention.ts';
+import { content } from './support/profile.ts';
 import {
   append,
   exactAttention,

@@ -1,5 +1,5 @@
 /**
- * Golden WGSL: the generated kernels of every kernel variant, formatted as `kvasir doctor --wgsl` prints them. Six are there
+ * Golden WGSL: the generated kernels of every kernel variant, formatted as `npm run bench -- wgsl` prints them. Six are there
  * to read and to review changes; hashes.json has the others. Needs no GPU. If a change is intended, write them again with
  * `KVASIR_GOLDEN=write npx vitest run wgsl-golden`.
  */

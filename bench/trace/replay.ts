@@ -1,7 +1,7 @@
 /** Replays a trace through the real prefix index, pool and policies; only the blocks hold nothing. */
 
 import { createPool } from '../../src/cache/pool.ts';
-import { childKey, createPrefixIndex, hashTokens, rootKey } from '../../src/cache/prefix.ts';
+import { childHash, createPrefixIndex, hashTokens, rootHash } from '../../src/cache/prefix.ts';
 import type { Leaf, PrefixNode } from '../../src/cache/prefix-node.ts';
 import { createOrdered, type EvictionPolicy } from '../../src/eviction/eviction.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
@@ -115,9 +115,9 @@ function timePolicy<T>(policy: EvictionPolicy<T>): { policy: EvictionPolicy<T>; 
 function createBelady(trace: readonly TraceRequest[]): EvictionPolicy<PrefixNode> {
   const uses = new Map<number, number[]>();
   trace.forEach(({ blocks }, request) => {
-    let key = rootKey('');
+    let key = rootHash('');
     for (const block of blocks) {
-      key = childKey(key, hashTokens([block], 0));
+      key = childHash(key, hashTokens([block], 0));
       const times = uses.get(key);
       if (times) times.push(request);
       else uses.set(key, [request]);

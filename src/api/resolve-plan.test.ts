@@ -5,12 +5,12 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest';
 import { writeTempModel } from '../../test/support/gguf-writer.ts';
+import { measuredContent } from '../../test/support/profile.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
 import { openModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { profileShape } from '../engine/profile.ts';
 import { planBytes } from '../plan/plan.ts';
-import { measuredContent } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
 import { type LoadOptions, loadModel } from './model.ts';
 

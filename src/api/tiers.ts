@@ -19,7 +19,8 @@ export async function openModelTiers(engine: Engine, plan: Plan, tiers: TiersInp
 
 /** What the tiers cannot do with these options; undefined: they store everything. */
 export function tiersNotice({ window: { recent }, leaf, mode }: Plan, overflow: 'error' | 'slide'): string | undefined {
-  if (leaf.exact) return `The tiers are not used in ${mode} mode.`;
+  if (leaf.exact)
+    return `Nothing is stored in the tiers or read from them: this model keeps f16 pages (kvMode ${mode}).`;
   if (recent > 0)
     return (
       `The tiers are not used: with a recent window of ${recent} tokens, pages that come back would not give the same ` +

@@ -178,7 +178,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     for (let at = node; at; at = at.parent) yield at;
   }
   const getRoot = (salt: string): PrefixNode => {
-    const root = roots.get(salt) ?? createNode({ salt, tokens: [], key: rootKey(salt) });
+    const root = roots.get(salt) ?? createNode({ salt, tokens: [], key: rootHash(salt) });
     roots.set(salt, root);
     return root;
   };
@@ -288,7 +288,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       if (known) return known;
       const held = { leaf: pool().retain(leaf), sinks: sinks && pool().retain(sinks) };
       const hash = hashTokens(tokens, 0, pageTokens);
-      const key = childKey(parent.key, hash);
+      const key = childHash(parent.key, hash);
       const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], key, ...held });
       parent.children.set(hash, [...(parent.children.get(hash) ?? []), node]);
       parent.childCount++;
@@ -365,8 +365,8 @@ export function countShared(ids: readonly number[], tokens: readonly number[], f
 }
 
 /** 52 bits that name a text: policies remember evicted leaves by it. A collision costs a policy accuracy, nothing else. */
-export const rootKey = (salt: string): number =>
-  childKey(
+export const rootHash = (salt: string): number =>
+  childHash(
     0,
     hashTokens(
       [...salt].map(char => char.codePointAt(0)!),
@@ -374,7 +374,7 @@ export const rootKey = (salt: string): number =>
     ),
   );
 
-export function childKey(parent: number, hash: number): number {
+export function childHash(parent: number, hash: number): number {
   const low = mix((parent % 2 ** 32) ^ hash);
   const high = mix(Math.floor(parent / 2 ** 32) ^ Math.imul(hash, 0x9e3779b1) ^ low);
   return (high >>> 12) * 2 ** 32 + (low >>> 0);

@@ -97,7 +97,7 @@ export function createTwoTier({ device, pool, leaf: layout, shape, exclusive, no
   };
 
   const decodeAll = async (sequence: Sequence, tokens: number, state: PrefetchState, onChange: () => void) => {
-    // Two that need the same room could take it from each other for ever: none tries more often than it has pages.
+    // Two that need the same room could take it from each other forever: none tries more often than it has pages.
     const pages = countSpilled(sequence, tokens);
     for (let page = 1; page <= pages && !state.isCancelled && !state.isBlocked; page++) {
       await exclusive(async () => {

@@ -17,9 +17,9 @@ export interface Checkpoint {
 }
 
 export async function openCheckpoint(dir: string): Promise<Checkpoint> {
-  await mkdir(dir, { recursive: true }).catch(error =>
-    fileError(dir, 'written', error, 'Set KVASIR_CACHE to a folder that can be written.'),
-  );
+  await mkdir(dir, { recursive: true }).catch(error => {
+    throw fileError(dir, 'written', error, 'Set KVASIR_CACHE to a folder that can be written.');
+  });
   const path = (name: string) => join(dir, name);
   return {
     dir,

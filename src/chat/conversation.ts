@@ -73,7 +73,7 @@ export interface Conversation extends AsyncDisposableLike {
    * Brings its cache back ahead of the next message, as far as there is room: pages that were spilled in two-tier mode, and
    * those that the tiers have.
    */
-  warm(): Promise<void>;
+  prefetch(): Promise<void>;
   /** Outlier counts of the sealed pages, for codecs that store outliers in lists (oaken); undefined for others. */
   outliers(): Promise<Outliers | undefined>;
   /** Cancels a running answer, empties the cache, and restores the initial messages. */
@@ -270,7 +270,7 @@ export function createConversation(
         );
       await engine.exclusive(async () => cache.spill(owner));
     },
-    async warm() {
+    async prefetch() {
       checkOpen();
       // The last token of a prompt is never looked for.
       await whenPrefetched(onChange => cache.prefetch([...answerer.ids, 0], answerer.salt, onChange, owner));

@@ -1,20 +1,13 @@
-/**
- * `kvasir doctor`: what this machine has and lacks, and the generated WebGPU kernels of a codec. The kernels are imported
- * when it needs them: they are a fifth of all modules, and every other command would load them, too.
- */
+/** `kvasir doctor`: what this machine has and lacks. */
 import { arch, availableParallelism, cpus, freemem, platform as osName, release, totalmem } from 'node:os';
 import type { Command } from 'commander';
-import { leafLayout } from '../cache/leaf.ts';
-import { createCodec, placeholderLearned } from '../codec/kv.ts';
-import { createRopeFrequencies } from '../codec/parts/rope.ts';
-import { parseSpec } from '../codec/spec.ts';
 import { cacheDir, listModels } from '../hub.ts';
 import { listDevices } from '../kernel/open.ts';
 import { wasmSupport } from '../kernel/wasm/support.ts';
 import { findAdapter } from '../kernel/webgpu/adapter.ts';
 import { platform } from '../platform/node.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
-import { formatBytes, formatFileSize, parseCount } from '../util/units.ts';
+import { formatBytes, formatFileSize } from '../util/units.ts';
 import { examineTiers, formatTierReport } from './doctor-tiers.ts';
 import { formatPlural, printResult } from './table.ts';
 
@@ -24,42 +17,9 @@ export function addDoctor(program: Command): void {
     .description('show what this machine can do: devices, memory, models')
     .option('--json', 'print the report as JSON')
     .option('--tier <list>', 'also try these tiers: host=1GiB,disk=/dir:50GiB,redis=redis://host:6379', parseTiers)
-    .option('--wgsl <spec>', 'print the WebGPU kernels that seal and read a codec instead; needs no GPU')
-    .option('-d, --dim <n>', 'with --wgsl: head dimension', parseCount, 128)
-    .option('--page-tokens <n>', 'with --wgsl: tokens per page', parseCount, 128)
-    .option('--rows <n>', 'with --wgsl: new tokens per step; 1 is decoding, more is a prompt', parseCount, 1)
-    .option('--no-subgroups', 'with --wgsl: for a GPU without subgroups (default: subgroups of 32)')
-    .option('--precise', 'with --wgsl: kernels that read pages as floats')
-    .addHelpText(
-      'after',
-      '\nExamples:\n  kvasir doctor\n  kvasir doctor --wgsl tq4\n  kvasir doctor --wgsl kivi2g32 --no-subgroups',
-    )
-    .action(async (options: DoctorOptions) => {
-      if (options.wgsl !== undefined) console.log(await codecWgsl(options.wgsl, options));
-      else printResult(options.json, await examine(options.tier), render);
-    });
-}
-
-interface DoctorOptions {
-  json?: boolean;
-  tier?: Tier[];
-  wgsl?: string;
-  dim: number;
-  pageTokens: number;
-  rows: number;
-  subgroups: boolean;
-  precise?: boolean;
-}
-
-/** With placeholders for what a profile holds: only a few constants in the kernels depend on it. */
-async function codecWgsl(name: string, { dim, pageTokens, rows, subgroups, precise }: DoctorOptions): Promise<string> {
-  const shape = { headDim: dim, kvHeads: 2, pageTokens, ropeFrequencies: createRopeFrequencies(dim) };
-  const spec = parseSpec(name);
-  const [layer] = leafLayout([createCodec(spec, shape, placeholderLearned(spec, shape))]).layers;
-  const model = { headDim: dim, heads: 8, kvHeads: 2, pageTokens, precise, subgroupSize: subgroups ? 32 : 0 };
-  const { codecKernels, dumpKernel } = await import('../kernel/webgpu/dump.ts');
-  const kernels = await codecKernels(layer, rows, model);
-  return kernels.map(dumpKernel).join('\n\n');
+    .action(async ({ json, tier }: { json?: boolean; tier?: Tier[] }) =>
+      printResult(json, await examine(tier), render),
+    );
 }
 
 async function examine(tiers: readonly Tier[] = []) {

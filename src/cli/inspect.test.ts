@@ -4,13 +4,13 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { Command } from 'commander';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
+import { type FakeHub, fakeHub, repo } from '../../test/support/fake-hub.ts';
 import { type GgufSpec, writeGguf, writeTempModel } from '../../test/support/gguf-writer.ts';
+import { measuredContent } from '../../test/support/profile.ts';
 import { plantKeyBias, tinyModel } from '../../test/support/tiny-model.ts';
 import { openModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { profileShape } from '../engine/profile.ts';
-import { type FakeHub, fakeHub, repo } from '../hub/fake-hub.case.ts';
-import { measuredContent } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
 import { addInspect } from './inspect.ts';
 

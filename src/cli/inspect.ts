@@ -6,6 +6,7 @@ import { platform } from '../platform/node.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
 import { InputError } from '../util/errors.ts';
 import { parseBytes, parseCount } from '../util/units.ts';
+import { flagName } from './flag-names.ts';
 import { showLayers } from './inspect-layers.ts';
 import { showModel } from './inspect-model.ts';
 import { isProfileName, showProfile } from './inspect-profile.ts';
@@ -105,6 +106,5 @@ function checkFlags(view: string, flags: InspectFlags): void {
     flag => flag !== 'json' && !VIEWS[view].includes(flag),
   );
   if (other === undefined) return;
-  const name = `--${other.replace(/[A-Z]/g, letter => `-${letter.toLowerCase()}`)}`;
-  throw new InputError(`${name} does not apply to ${view}. \`kvasir help inspect\` lists what does.`);
+  throw new InputError(`${flagName(other)} does not apply to ${view}. \`kvasir help inspect\` lists what does.`);
 }

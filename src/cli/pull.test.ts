@@ -1,8 +1,8 @@
 import { readdirSync } from 'node:fs';
 import { Command } from 'commander';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { type FakeHub, fakeHub, pseudoRandomBytes, repo, sha256 } from '../hub/fake-hub.case.ts';
-import { smallContent } from '../plan/profile.case.ts';
+import { type FakeHub, fakeHub, pseudoRandomBytes, repo, sha256 } from '../../test/support/fake-hub.ts';
+import { smallContent } from '../../test/support/profile.ts';
 import { encodeProfile } from '../plan/profile.ts';
 import { profilePath, writeFileAtomic } from '../plan/profile-store.ts';
 import { InputError } from '../util/errors.ts';

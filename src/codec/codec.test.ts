@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { contractSuite, createTrained, HEAD_DIMS } from '../../test/support/codec-suite.ts';
 import { ALL_CASES, LONG_CASES, matrix } from '../../test/support/matrix.ts';
 import { InputError } from '../util/errors.ts';
-import { contractSuite, createTrained, HEAD_DIMS } from './codec.case.ts';
 import { createRopeFrequencies } from './parts/rope.ts';
 import { parseSpec } from './spec.ts';
 import { families, zoo } from './zoo.ts';

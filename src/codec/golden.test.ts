@@ -5,7 +5,7 @@
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
-import { learnOnce } from './codec.case.ts';
+import { learnOnce } from '../../test/support/codec-suite.ts';
 import { createCodec } from './kv.ts';
 import { samplesOf } from './learned.ts';
 import { FORMAT_VERSION } from './page-fields.ts';

@@ -11,7 +11,7 @@ export interface Admission {
   readonly running: ReadonlySet<Task>;
   readonly preemptions: number;
   /** How long requests may still wait for pages that are on their way, in ms. */
-  readonly patience: number;
+  readonly maxWaitMs: number;
   enqueue(task: Task): void;
   /** Opens the sequences of waiting requests while there is room. */
   admit(pause: Pause, times: PassTimes): void;
@@ -40,7 +40,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
   const waiting = new Set<Task>();
   const running = new Set<Task>();
   let preemptions = 0;
-  let patience = Number.POSITIVE_INFINITY;
+  let maxWaitMs = Number.POSITIVE_INFINITY;
 
   /** Begins to fetch pages of its prompt from the tiers, or to decode those that were spilled. */
   const startPrefetch = (task: Task) => {
@@ -66,7 +66,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
     }
     if (!task.prefetch?.isActive) return false;
     const wait = prefetchWait(task.prefetch.progress, times, pageTokens);
-    if (wait > 0) patience = Math.min(patience, wait);
+    if (wait > 0) maxWaitMs = Math.min(maxWaitMs, wait);
     return wait > 0;
   };
 
@@ -93,7 +93,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
   };
 
   const preemptParked = (): boolean => {
-    const parked = [...running].find(task => task.request.isParked() && task.flights === 0);
+    const parked = [...running].find(task => task.request.isParked() && task.passes === 0);
     if (parked) preempt(parked);
     return parked !== undefined;
   };
@@ -102,7 +102,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
   const isRoomHeld = (): boolean => {
     const own = [...running].reduce((sum, { sequence }) => sum + sequence!.bytes, 0);
     if (cache.stats.used <= own) return false;
-    patience = Math.min(patience, ROOM_POLL_MS);
+    maxWaitMs = Math.min(maxWaitMs, ROOM_POLL_MS);
     return true;
   };
 
@@ -140,13 +140,13 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
     get preemptions() {
       return preemptions;
     },
-    get patience() {
-      return patience;
+    get maxWaitMs() {
+      return maxWaitMs;
     },
     enqueue,
     hasRoomFor,
     admit(pause, times) {
-      patience = Number.POSITIVE_INFINITY;
+      maxWaitMs = Number.POSITIVE_INFINITY;
       const candidates = [...waiting].filter(task => !task.ended && !task.request.isParked());
       for (const task of admissionOrder(candidates, [...running])) {
         if (isBeingComputed(task) || isPrefetching(task, times)) continue;
@@ -160,7 +160,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
         const pieces = choose();
         if (hasRoomFor(pieces)) return pieces;
         // What is in flight can make room only after it has landed.
-        if ([...running].some(({ flights }) => flights > 0)) return [];
+        if ([...running].some(({ passes }) => passes > 0)) return [];
         const victim = chooseVictim([...running])!;
         if (running.size > 1) {
           if (!preemptParked()) preempt(victim);

@@ -56,7 +56,7 @@ export async function recordPass(
     codeCheck: guard?.check,
   }).catch(error => {
     if (isReady || !(error instanceof CapacityError)) throw error;
-    for (const part of parts.values()) takeBack(part);
+    for (const part of parts.values()) undoChunk(part);
   });
   if (!recorded) return undefined;
   const { delivered, longestBlockMs } = recorded;
@@ -113,7 +113,8 @@ function createChunk({ device }: Engine, plan: Plan, task: Task, rows: number): 
   };
 }
 
-function takeBack({ task, chunk: { sequence, logits, drafts = 0 }, handle }: Part): void {
+/** Leaves the task as it was before `createChunk`. */
+function undoChunk({ task, chunk: { sequence, logits, drafts = 0 }, handle }: Part): void {
   task.handle = handle;
   if (logits !== 'none') task.sampled -= 1 + drafts;
   // Drops what was planned.

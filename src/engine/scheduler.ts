@@ -1,8 +1,7 @@
 /**
  * The one loop that generates tokens. Each turn: drop what was cancelled, admit waiting requests while there is room, give
  * every decoding request its row and prompts the rows that are left, make room for the leaves that these rows seal, run the
- * pass, deliver the tokens. The decisions are in schedule.ts, who is on the device in admission.ts,
- * and a pass in pass.ts.
+ * pass, deliver the tokens. The decisions are in schedule.ts, who is on the device in admission.ts, and a pass in pass.ts.
  *
  * If the device samples, the next pass is recorded while the current one runs: its input is a handle of the sampled token,
  * whose id the host has not read yet. If a request ends with that token, its sequence holds one token too many. Requests
@@ -55,8 +54,8 @@ export interface Scheduler {
   wake(): void;
 }
 
-/** A pass that has not landed yet. */
-interface Flight extends RecordedPass {
+/** A recorded pass whose tokens are not delivered yet. */
+interface PassInFlight extends RecordedPass {
   started: number;
   /** Whether the next pass is recorded before this one has ended. */
   runsAhead: boolean;
@@ -75,7 +74,7 @@ export function createScheduler(
   let arrivals = 0;
   let turns = 0;
   let times: PassTimes = {};
-  let lastLanding = 0;
+  let lastDelivery = 0;
   /** How long the host last took to record a pass without prompts. */
   let recordMs = 0;
   let isLooping = false;
@@ -98,7 +97,7 @@ export function createScheduler(
   };
 
   /** Admits requests, chooses rows, and records their pass: all of it between two passes, while nothing else runs. */
-  const takeOff = (): Promise<Flight | 'again' | undefined> =>
+  const recordNext = (): Promise<PassInFlight | 'again' | undefined> =>
     engine.exclusive(async pause => {
       admission.admit(pause, times);
       const pieces = withDrafts(admission.reserve(choosePieces));
@@ -113,7 +112,7 @@ export function createScheduler(
         }
         if (pass.promptRows === 0) recordMs = engine.now() - started;
         for (const task of pass.tasks) {
-          task.flights++;
+          task.passes++;
           task.lastTurn = turns++;
         }
         return {
@@ -128,18 +127,18 @@ export function createScheduler(
       }
     });
 
-  const land = async (flight: Flight) => {
+  const deliver = async (pass: PassInFlight) => {
     try {
-      const accepted = await flight.deliver();
-      draftedTokens += flight.draftRows;
+      const accepted = await pass.deliver();
+      draftedTokens += pass.draftRows;
       acceptedTokens += accepted;
       const now = engine.now();
-      times = notePass(times, { ...flight, ms: now - Math.max(flight.started, lastLanding) });
-      lastLanding = now;
+      times = notePass(times, { ...pass, ms: now - Math.max(pass.started, lastDelivery) });
+      lastDelivery = now;
     } catch (error) {
-      fail(flight.tasks, error);
+      fail(pass.tasks, error);
     }
-    for (const task of flight.tasks) task.flights--;
+    for (const task of pass.tasks) task.passes--;
   };
 
   /** Releases a task's sequence and settles it, once no pass works on it. */
@@ -164,54 +163,54 @@ export function createScheduler(
     task.settle();
   };
 
-  /** Runs a pass. Returns what is in flight afterwards, and whether anything happened at all. */
-  const turn = async (flying: Flight | undefined): Promise<{ flying?: Flight; idle: boolean }> => {
-    let idle = !flying;
+  /** Runs a pass. Returns the pass that is in flight afterwards, and whether anything happened at all. */
+  const turn = async (inFlight: PassInFlight | undefined): Promise<{ inFlight?: PassInFlight; idle: boolean }> => {
+    let idle = !inFlight;
     for (const task of tasks()) {
       if (task.request.cancellation?.aborted) task.ended = true;
-      if (!task.ended || task.flights > 0) continue;
+      if (!task.ended || task.passes > 0) continue;
       await finish(task);
       idle = false;
     }
-    const taken = await takeOff().catch(error => {
-      // The model was disposed, or it is a bug: nobody may wait for ever.
+    const recorded = await recordNext().catch(error => {
+      // The model was disposed, or it is a bug: nobody may wait forever.
       fail(tasks(), error);
       return undefined;
     });
-    const flight = taken === 'again' ? undefined : taken;
-    if (flying) await land(flying);
-    idle &&= !taken && !tasks().some(task => task.ended);
-    if (!flight || flight.runsAhead) return { flying: flight, idle };
-    await land(flight);
+    const pass = recorded === 'again' ? undefined : recorded;
+    if (inFlight) await deliver(inFlight);
+    idle &&= !recorded && !tasks().some(task => task.ended);
+    if (!pass || pass.runsAhead) return { inFlight: pass, idle };
+    await deliver(pass);
     return { idle };
   };
 
   /** Waits until a reader reads or pages arrive, but not longer than requests should wait for pages. */
   const wokenInTime = async (woken: Promise<void>) => {
-    const { patience } = admission;
-    const timer = patience < Number.POSITIVE_INFINITY ? setTimeout(wake, patience) : undefined;
+    const { maxWaitMs } = admission;
+    const timer = maxWaitMs < Number.POSITIVE_INFINITY ? setTimeout(wake, maxWaitMs) : undefined;
     await woken;
     clearTimeout(timer);
   };
 
   const run = async () => {
     isLooping = true;
-    let flying: Flight | undefined;
-    while (waiting.size + running.size > 0 || flying) {
+    let inFlight: PassInFlight | undefined;
+    while (waiting.size + running.size > 0 || inFlight) {
       await yieldToEventLoop();
       const woken = new Promise<void>(resolve => {
         wakeUp = resolve;
       });
       try {
-        const turned = await turn(flying);
-        flying = turned.flying;
+        const turned = await turn(inFlight);
+        inFlight = turned.inFlight;
         // All readers have fallen behind, or pages are on their way.
         if (turned.idle && waiting.size + running.size > 0) await wokenInTime(woken);
       } catch (error) {
-        // A bug: nobody may wait for ever. The next turn tells them.
-        flying = undefined;
+        // A bug: nobody may wait forever. The next turn tells them.
+        inFlight = undefined;
         fail(tasks(), error);
-        for (const task of running) task.flights = 0;
+        for (const task of running) task.passes = 0;
       }
     }
     isLooping = false;

@@ -30,7 +30,7 @@ export interface Task extends Candidate, Drafting {
   /** Tokens that are sampled, or are being sampled. */
   sampled: number;
   /** Passes that it takes part in. */
-  flights: number;
+  passes: number;
   started: boolean;
   ended: boolean;
   error?: unknown;
@@ -49,7 +49,7 @@ export function createTask(request: Request, arrival: number, settle: () => void
     isPrefetchedAgain: false,
     promptEnd: request.prompt.length,
     sampled: 0,
-    flights: 0,
+    passes: 0,
     lastTurn: -1,
     started: false,
     ended: false,

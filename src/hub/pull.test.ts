@@ -2,9 +2,6 @@ import { appendFileSync, existsSync, lstatSync, readdirSync, readFileSync, readl
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test, vi } from 'vitest';
-import { type PullOptions, pull } from '../hub.ts';
-import { fingerprintFile } from '../model/fingerprint.ts';
-import { CapacityError, FormatError, InputError, NetworkError } from '../util/errors.ts';
 import {
   CUT_MS,
   commit,
@@ -16,7 +13,10 @@ import {
   repo,
   respondWith,
   sha256,
-} from './fake-hub.case.ts';
+} from '../../test/support/fake-hub.ts';
+import { type PullOptions, pull } from '../hub.ts';
+import { fingerprintFile } from '../model/fingerprint.ts';
+import { CapacityError, FormatError, InputError, NetworkError } from '../util/errors.ts';
 
 import { resolveModel } from './resolve.ts';
 

@@ -2,8 +2,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { cpuTime } from '../../test/support/cpu-time.ts';
+import { smallContent, withChecksum, withHeader, withHeaderText } from '../../test/support/profile.ts';
 import { FormatError, KvasirError } from '../util/errors.ts';
-import { smallContent, withChecksum, withHeader, withHeaderText } from './profile.case.ts';
 import { decodeProfile, encodeProfile, type Profile } from './profile.ts';
 
 const bytes = await encodeProfile(smallContent);

@@ -5,8 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { smallContent } from '../../test/support/profile.ts';
 import { FormatError, InputError, NetworkError } from '../util/errors.ts';
-import { smallContent } from './profile.case.ts';
 import { decodeProfile, encodeProfile } from './profile.ts';
 import { openProfile, type ProfileInput } from './profile-input.ts';
 

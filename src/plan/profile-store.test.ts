@@ -2,8 +2,8 @@ import { mkdir, mkdtemp, readdir, readFile, rm, symlink, utimes, writeFile } fro
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { content } from '../../test/support/profile.ts';
 import { FormatError, InputError } from '../util/errors.ts';
-import { content } from './profile.case.ts';
 import { encodeProfile } from './profile.ts';
 import {
   checkWritable,

@@ -111,7 +111,9 @@ export function checkProfileSize(bytes: number, isTotal: boolean, name: string):
 export async function checkWritable(path: string): Promise<void> {
   const { constants, promises } = platform.node.fs;
   const { dirname } = platform.node.path;
-  const failed = (error: NodeJS.ErrnoException) => fileError(path, 'written', error);
+  const failed = (error: NodeJS.ErrnoException): never => {
+    throw fileError(path, 'written', error);
+  };
   await promises.mkdir(dirname(path), { recursive: true }).catch(failed);
   await promises.access(dirname(path), constants.W_OK).catch(failed);
   const existing = await promises.stat(path).catch(() => undefined);
@@ -129,6 +131,6 @@ export async function writeFileAtomic(path: string, bytes: Uint8Array): Promise<
     await rename(draft, path);
   } catch (error) {
     await rm(draft, { force: true }).catch(() => {});
-    fileError(path, 'written', error as NodeJS.ErrnoException);
+    throw fileError(path, 'written', error as NodeJS.ErrnoException);
   }
 }

@@ -1,9 +1,9 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { content, withChecksum, withHeader } from '../../test/support/profile.ts';
 import { roundF16 } from '../../test/support/round-f16.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
-import { content, withChecksum, withHeader } from './profile.case.ts';
 import { checkProfile, decodeProfile, encodeProfile } from './profile.ts';
 
 const fixture = (name: string) => fileURLToPath(new URL(`../../test/fixtures/${name}`, import.meta.url));

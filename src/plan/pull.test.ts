@@ -2,8 +2,6 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { type GgufSpec, splitGguf, writeGguf } from '../../test/support/gguf-writer.ts';
-import { tinyModel } from '../../test/support/tiny-model.ts';
 import {
   commit,
   type FakeFile,
@@ -13,11 +11,13 @@ import {
   repo,
   respondWith,
   sha256,
-} from '../hub/fake-hub.case.ts';
+} from '../../test/support/fake-hub.ts';
+import { type GgufSpec, splitGguf, writeGguf } from '../../test/support/gguf-writer.ts';
+import { smallContent } from '../../test/support/profile.ts';
+import { tinyModel } from '../../test/support/tiny-model.ts';
 import { listModels } from '../hub/list-models.ts';
 import { removeModel } from '../hub/remove.ts';
 import { FormatError, InputError, NetworkError, UnsupportedError } from '../util/errors.ts';
-import { smallContent } from './profile.case.ts';
 import { encodeProfile } from './profile.ts';
 import { findProfile } from './profile-store.ts';
 import { type PullOptions, pull, pullProfile } from './pull.ts';

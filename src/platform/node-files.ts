@@ -17,7 +17,9 @@ export async function writeFile(path: string, chunks: AsyncIterable<Uint8Array>)
   const existing = await stat(target).catch(() => undefined);
   if (existing && !existing.isFile()) throw new InputError(`${path} is not a file. Save the session to another path.`);
   const temporary = `${target}.${crypto.randomUUID()}.part`;
-  const failed = (error: NodeJS.ErrnoException) => fileError(path, 'written', error);
+  const failed = (error: NodeJS.ErrnoException): never => {
+    throw fileError(path, 'written', error);
+  };
   const file = await open(temporary, 'wx', 0o600).catch(failed);
   try {
     for await (const chunk of chunks) await file.writeFile(chunk).catch(failed);
@@ -44,7 +46,9 @@ export async function* readFile(path: string): AsyncGenerator<Uint8Array, void> 
   const iterator: AsyncIterator<Uint8Array> = chunks[Symbol.asyncIterator]();
   try {
     for (;;) {
-      const { value, done } = await iterator.next().catch(error => fileError(path, 'read', error));
+      const { value, done } = await iterator.next().catch(error => {
+        throw fileError(path, 'read', error);
+      });
       if (done) return;
       yield value;
     }

@@ -6,6 +6,7 @@ import type { EncodeChatOptions } from '../chat/answer-stream.ts';
 import type { PromptOptions } from '../chat/conversation-options.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
+import { toAscii } from './ascii.ts';
 import type { Exchange } from './route.ts';
 
 /** Tokens that are shown on each side. */
@@ -57,7 +58,3 @@ async function compare(service: ModelService, prompt: number[], whose: { tenant:
     cached: await text(next),
   };
 }
-
-/** Headers are ASCII; JSON can spell the rest. */
-const toAscii = (json: string): string =>
-  json.replace(/[^ -~]/g, unit => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`);

@@ -1,5 +1,6 @@
 /** What of a request is not followed: the client is told in a header of the response, and the log once. */
 import type { Logger } from 'pino';
+import { toAscii } from './ascii.ts';
 
 export const NOTICE_HEADER = 'x-kvasir-notice';
 const MAX_NOTICE = 2000;
@@ -19,7 +20,3 @@ export function createNotices(logger?: Logger): Notify {
     logger?.warn({ id }, notice);
   };
 }
-
-/** Headers are ASCII. */
-const toAscii = (text: string): string =>
-  text.replace(/[^ -~]/g, letter => `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`);

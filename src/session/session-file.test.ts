@@ -3,8 +3,6 @@ import * as crypto from 'node:crypto';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { tailCapacity } from '../kernel/visibility.ts';
-import { CapacityError, UnsupportedError } from '../util/errors.ts';
 import {
   chunksOf,
   createSession,
@@ -16,7 +14,9 @@ import {
   noReader,
   recordsOf,
   smallSession,
-} from './session.case.ts';
+} from '../../test/support/small-session.ts';
+import { tailCapacity } from '../kernel/visibility.ts';
+import { CapacityError, UnsupportedError } from '../util/errors.ts';
 import { readSession } from './session-file.ts';
 import type { SessionIdentity } from './session-manifest.ts';
 import { createSigner } from './session-signature.ts';

@@ -2,9 +2,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { ALL_CASES } from '../../test/support/matrix.ts';
-import { rootKey } from '../store/leaf-key.ts';
-import type { CacheRecord } from '../store/record.ts';
-import { FormatError, KvasirError } from '../util/errors.ts';
 import {
   createSession,
   decodeSession,
@@ -14,7 +11,10 @@ import {
   identity,
   recordsOf,
   smallSession,
-} from './session.case.ts';
+} from '../../test/support/small-session.ts';
+import { rootKey } from '../store/leaf-key.ts';
+import type { CacheRecord } from '../store/record.ts';
+import { FormatError, KvasirError } from '../util/errors.ts';
 
 const MUTATIONS = ALL_CASES ? 10_000 : 2000;
 

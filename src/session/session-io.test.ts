@@ -2,8 +2,15 @@ import { mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from 'node:f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import {
+  chunksOf,
+  decodeSession,
+  encodeSession,
+  expected,
+  noReader,
+  smallSession,
+} from '../../test/support/small-session.ts';
 import { CapacityError, InputError } from '../util/errors.ts';
-import { chunksOf, decodeSession, encodeSession, expected, noReader, smallSession } from './session.case.ts';
 import { readSession, writeSession } from './session-file.ts';
 import { readFrom, type SessionSource, writeTo } from './session-io.ts';
 

@@ -1,13 +1,18 @@
 /** Loss of power and failing disks: never wrong bytes, and everything that was flushed is still there. */
 import { describe, expect, it } from 'vitest';
+import {
+  createFaultyFileSystem,
+  createMemoryFileSystem,
+  type Fault,
+  losePower,
+} from '../../test/support/file-systems.ts';
 import { ALL_CASES, LONG_CASES } from '../../test/support/matrix.ts';
 import { seeded } from '../../test/support/random.ts';
+import { countIntact, testRecord } from '../../test/support/store-suite.ts';
 import { KvasirError } from '../util/errors.ts';
 import { type DiskStore, openDiskStore } from './disk-store.ts';
-import { createFaultyFileSystem, createMemoryFileSystem, type Fault, losePower } from './file-system.case.ts';
 import type { FileSystem } from './file-system.ts';
 import type { CacheRecord } from './record.ts';
-import { countIntact, testRecord } from './store.case.ts';
 
 /** Seeds per test, and crashes per run. */
 const SEEDS = LONG_CASES ? 60 : ALL_CASES ? 3 : 1;

@@ -1,5 +1,6 @@
 /** The segments of a folder as one log: appended to at the end, read anywhere, removed segment by segment. */
-import { assert, CapacityError, InputError, type KvasirError } from '../util/errors.ts';
+import { assert, type KvasirError } from '../util/errors.ts';
+import { fileError } from '../util/file-error.ts';
 import { toHex } from '../util/sha256.ts';
 import {
   type EntryHead,
@@ -15,6 +16,8 @@ import {
 import { type FileSystem, type OpenFile, readFully, writeFully } from './file-system.ts';
 import { nameText } from './leaf-store.ts';
 import type { CacheRecord } from './record.ts';
+
+export const CHECK_DISK = 'Check the disk.';
 
 export interface Entry extends ScannedEntry {
   segment: Segment;
@@ -85,7 +88,7 @@ export function createLog({ fs, folder, segmentBytes, now, onError }: LogOptions
     run().then(
       () => true,
       error => {
-        onError(fileError(path, act, error));
+        onError(fileError(path, act, error, CHECK_DISK));
         return false;
       },
     );
@@ -265,13 +268,4 @@ export function createLog({ fs, folder, segmentBytes, now, onError }: LogOptions
 
 function ignoreMissing(error: NodeJS.ErrnoException): void {
   if (error.code !== 'ENOENT') throw error;
-}
-
-export function fileError(path: string, act: string, error: NodeJS.ErrnoException): KvasirError {
-  const full = (advice: string) => new CapacityError(`${path} cannot be ${act}: ${advice}`, { cause: error });
-  if (error.code === 'QuotaExceededError')
-    return full(`the browser's storage is full. Delete models or sessions that are stored there.`);
-  if (error.code === 'ENOSPC' || error.code === 'EDQUOT')
-    return full('the disk is full. Free some space, or use another disk.');
-  return new InputError(`${path} cannot be ${act} (${error.code ?? error.message}). Check the disk.`, { cause: error });
 }

@@ -11,12 +11,12 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
+import { createMemoryFileSystem } from '../../test/support/file-systems.ts';
+import { countIntact, storeSuite, testRecord, testRecords } from '../../test/support/store-suite.ts';
 import { InputError } from '../util/errors.ts';
 import { type DiskStoreOptions, openDiskStore } from './disk-store.ts';
-import { createMemoryFileSystem } from './file-system.case.ts';
 import type { FileSystem } from './file-system.ts';
 import { openNodeFileSystem } from './node-file-system.ts';
-import { countIntact, storeSuite, testRecord, testRecords } from './store.case.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'kvasir-store-'));
 afterAll(() => rmSync(root, { recursive: true }));

@@ -8,9 +8,10 @@
  * At every moment the folder holds all live records, so it needs no journal.
  */
 import { FormatError, InputError, KvasirError } from '../util/errors.ts';
+import { fileError } from '../util/file-error.ts';
 import { toHex } from '../util/sha256.ts';
 import { formatBytes } from '../util/units.ts';
-import { createLog, type Entry, fileError, type NewEntry, type Segment } from './disk-log.ts';
+import { CHECK_DISK, createLog, type Entry, type NewEntry, type Segment } from './disk-log.ts';
 import { MAX_READS, PREFIX_BYTES, SEGMENT_HEADER_BYTES, verifyEntry } from './disk-segment.ts';
 import { type TenantUsage, usageOf } from './disk-usage.ts';
 import type { FileSystem } from './file-system.ts';
@@ -69,7 +70,9 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
   const fs = options.fs ?? (await openNodeFileSystem());
   const folder = `${path}/${modelFolder(options.model)}`;
   const opened = (error: unknown) => {
-    throw error instanceof KvasirError ? error : fileError(folder, 'opened', error as NodeJS.ErrnoException);
+    throw error instanceof KvasirError
+      ? error
+      : fileError(folder, 'opened', error as NodeJS.ErrnoException, CHECK_DISK);
   };
   await fs.makeFolder(folder).catch(opened);
   const lock = await fs.lock(folder).catch(opened);
@@ -99,7 +102,7 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
 
   const reportMediumError = (error: NodeJS.ErrnoException, act = 'written', path = folder): false => {
     if (error.code === undefined) throw error;
-    meter.error(fileError(path, act, error));
+    meter.error(fileError(path, act, error, CHECK_DISK));
     return false;
   };
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import { countIntact, storeSuite, testRecord, testRecords } from '../../test/support/store-suite.ts';
 import { InputError } from '../util/errors.ts';
 import { createHostStore } from './host-store.ts';
-import { countIntact, storeSuite, testRecord, testRecords } from './store.case.ts';
 
 describe('the host store', () => {
   storeSuite(async () => createHostStore({ capacity: 2e6 }));

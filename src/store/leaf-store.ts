@@ -1,6 +1,6 @@
 /**
  * A store of records (record.ts) below the device's memory: host memory, disk or a remote server. One contract, and one
- * suite that every store runs (store.case.ts).
+ * suite that every store runs (test/support/store-suite.ts).
  *
  * A store may forget anything at any time, and it never returns wrong bytes. What is missing, expired, damaged or out of
  * reach is a miss; nothing but a wrong argument makes a store throw. Errors of the medium are counted and given to

@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createCertificate, type RedisServer, startCluster, startRedis } from '../../test/support/redis-server.ts';
 import { describeWithRedis } from '../../test/support/redis-suite.ts';
+import { countIntact, storeSuite, testRecord, testRecords } from '../../test/support/store-suite.ts';
 import { openTiers } from './open-tiers.ts';
 import { openRedisStore, type RedisStoreOptions } from './redis-store.ts';
-import { countIntact, storeSuite, testRecord, testRecords } from './store.case.ts';
 
 const model = 'ab'.repeat(32);
 const open = (url: string, options: Partial<RedisStoreOptions> = {}) =>

@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { testRecord, testRecords } from '../../test/support/store-suite.ts';
 import { createHostStore } from './host-store.ts';
 import type { LeafStore } from './leaf-store.ts';
 import { openTiers } from './open-tiers.ts';
-import { testRecord, testRecords } from './store.case.ts';
 import { createTierChain, type TierChain } from './tier-chain.ts';
 import type { Tier } from './tiers.ts';
 

@@ -1,7 +1,7 @@
 /** The tier of browsers: the disk store on a site's storage (OPFS), in headless Chromium. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { countIntact, storeSuite, testRecord, testRecords } from '../../src/store/store.case.ts';
 import { writeGguf } from '../support/gguf-writer.ts';
+import { countIntact, storeSuite, testRecord, testRecords } from '../support/store-suite.ts';
 import { tinyModel } from '../support/tiny-model.ts';
 import { openTestPage, type TestPage } from './cases.ts';
 import { noChromium } from './chromium.ts';

@@ -8,11 +8,11 @@ import { openModelFile } from '../../src/engine/engine.ts';
 import { modelFingerprint } from '../../src/engine/model-fingerprint.ts';
 import { profileShape } from '../../src/engine/profile.ts';
 import { loadModel } from '../../src/index.ts';
-import { measuredContent } from '../../src/plan/profile.case.ts';
 import { encodeProfile } from '../../src/plan/profile.ts';
 import { kvasir } from '../support/command.ts';
 import { writeTempModel } from '../support/gguf-writer.ts';
 import { matrix } from '../support/matrix.ts';
+import { measuredContent } from '../support/profile.ts';
 import { tinyModel } from '../support/tiny-model.ts';
 
 let model: string;

@@ -4,13 +4,13 @@ import { expect } from 'vitest';
 import { createSequence } from '../../src/cache/create-sequence.ts';
 import { leafLayout } from '../../src/cache/leaf.ts';
 import type { Sequence } from '../../src/cache/sequence.ts';
-import { createTrained } from '../../src/codec/codec.case.ts';
 import { createCodec, type KvCodec, type KvShape } from '../../src/codec/kv.ts';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
 import { norm } from '../../src/codec/parts/vector.ts';
 import type { Device, Tensor } from '../../src/kernel/device.ts';
 import { firstVisible } from '../../src/kernel/visibility.ts';
+import { createTrained } from './codec-suite.ts';
 
 /** Codecs outside the zoo that take code paths of their own on a device. */
 export const CODEC_VARIANTS = [

@@ -14,7 +14,7 @@ const OPTIONS = { temperature: 0, maxTokens: 8, ignoreEos: true };
 export interface Action {
   /** Which conversation. A disposed one is opened again. */
   conversation: number;
-  kind: 'send' | 'regenerate' | 'undo' | 'reset' | 'dispose' | 'wait' | 'decode' | 'warm' | 'restore';
+  kind: 'send' | 'regenerate' | 'undo' | 'reset' | 'dispose' | 'wait' | 'decode' | 'prefetch' | 'restore';
   /** Of the text to send. */
   length: number;
   /** Tokens of the answer to read before `end`. */
@@ -28,7 +28,7 @@ const action: fc.Arbitrary<Action> = fc.record({
   conversation: fc.nat(5),
   kind: fc.constantFrom(
     ...(['send', 'send', 'send', 'send', 'regenerate', 'regenerate', 'undo', 'reset', 'dispose', 'wait'] as const),
-    ...(['decode', 'decode', 'warm', 'restore'] as const),
+    ...(['decode', 'decode', 'prefetch', 'restore'] as const),
   ),
   length: fc.integer({ min: 5, max: TEXT.length }),
   read: fc.nat(7),
@@ -86,7 +86,7 @@ export async function playActions(model: Model, actions: readonly Action[]): Pro
       if (kind === 'reset') await conversation.reset();
       else if (kind === 'undo') await conversation.undo();
       else if (kind === 'decode') await decode(conversation);
-      else if (kind === 'warm') await conversation.warm();
+      else if (kind === 'prefetch') await conversation.prefetch();
       else if (kind === 'restore') {
         const restored = await restore(conversation);
         if (conversations[index] === conversation) conversations[index] = restored;

@@ -4,7 +4,6 @@ import { describe, expect, it } from 'vitest';
 import { createSequence } from '../../src/cache/create-sequence.ts';
 import { leafLayout } from '../../src/cache/leaf.ts';
 import { affineFormat } from '../../src/codec/affine.ts';
-import { createTrained } from '../../src/codec/codec.case.ts';
 import { linearMapDomain } from '../../src/codec/domain.ts';
 import { createCodec, type KvCodec } from '../../src/codec/kv.ts';
 import { pageCodec } from '../../src/codec/page-codec.ts';
@@ -21,6 +20,7 @@ import {
   runAttention,
   unequalHalvesCodec,
 } from '../support/attention.ts';
+import { createTrained } from '../support/codec-suite.ts';
 import { hashOf } from '../support/hash.ts';
 import { matrix } from '../support/matrix.ts';
 import { shareWasm } from './shared-devices.ts';

@@ -8,6 +8,7 @@ import { afterAll, expect, it } from 'vitest';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import type { WebGpuOptions } from '../../src/kernel/webgpu/device.ts';
 import { type AttentionCase, relativeError, runAttention } from '../support/attention.ts';
+import { LONG_CASES } from '../support/matrix.ts';
 import { openWithMatrices } from './emulated-matrices.ts';
 import { describeGpu } from './gpu.ts';
 
@@ -48,28 +49,31 @@ async function worstError(
 
 const CODECS: [string, string, keyof typeof TOLERANCE][] = [
   ['f16', 'tokens side by side', 'f16'],
-  ['q4_0', 'an order of dims of its own', 'f16'],
   ['tq4', 'keys by tokens, values by dims, means of pages', 'f16'],
-  ['tq35', 'more coded dims than dims', 'f16'],
-  ['kivi2g32', 'ranges of channels and of tokens', 'f16'],
   ['mead2u', 'queries transformed for each page', 'f16'],
   ['tq4/mead2', 'values by code books', 'bytes'],
   ['mead2/q8_0', 'keys by code books', 'bytes'],
 ];
+/** They have readers of their own, but no other part of the kernel. */
+const MORE_CODECS: typeof CODECS = [
+  ['q4_0', 'an order of dims of its own', 'f16'],
+  ['tq35', 'more coded dims than dims', 'f16'],
+  ['kivi2g32', 'ranges of channels and of tokens', 'f16'],
+];
 
 describeGpu('attention of prompts by subgroup matrices (emulated)', () => {
-  it.each(CODECS)('%s: %s', async (spec, _, precision) => {
+  it.each(LONG_CASES ? [...CODECS, ...MORE_CODECS] : CODECS)('%s: %s', async (spec, _, precision) => {
     expect(await worstError({ ...SMALL, spec })).toBeLessThan(TOLERANCE[precision]);
   });
 
   const SHAPES: [string, Partial<Setting>][] = [
     ['one query head per KV head', { heads: 2, kvHeads: 2, pageTokens: 64 }],
-    ['eight query heads', { heads: 16, kvHeads: 2, headDim: 64 }],
+    ['eight query heads', { heads: 8, kvHeads: 1, headDim: 64 }],
     ['forty: one row per workgroup', { heads: 40 }],
   ];
   it.each(SHAPES)('%s', async (_, shape) => {
     const setting = { ...SMALL, ...shape, spec: 'tq4' };
-    expect(await worstError(setting, { lastRows: 3, chunks: [100] })).toBeLessThan(TOLERANCE.f16);
+    expect(await worstError(setting, { lastRows: 3, chunks: [setting.pageTokens + 6] })).toBeLessThan(TOLERANCE.f16);
   });
 
   it('several splits, a window that begins within a page, a softcap and sink logits', async () => {
@@ -83,7 +87,7 @@ describeGpu('attention of prompts by subgroup matrices (emulated)', () => {
 
   it('a row has the same bits in any chunks', async () => {
     const setting = { ...SMALL, spec: 'tq4' };
-    const [whole, parts] = await Promise.all([[150], [100, 49, 1]].map(chunks => onGpu(setting, chunks, {})));
+    const [whole, parts] = await Promise.all([[100], [66, 33, 1]].map(chunks => onGpu(setting, chunks, {})));
     expect(parts.outputs).toEqual(whole.outputs);
   });
 });

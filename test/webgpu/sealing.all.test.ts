@@ -2,10 +2,10 @@
 import { expect, it } from 'vitest';
 import { createSequence } from '../../src/cache/create-sequence.ts';
 import { leafLayout } from '../../src/cache/leaf.ts';
-import { createTrained } from '../../src/codec/codec.case.ts';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
 import type { WebGpuDevice } from '../../src/kernel/webgpu/device.ts';
+import { createTrained } from '../support/codec-suite.ts';
 import { LONG_CASES, matrix } from '../support/matrix.ts';
 import { describeGpu, openWebGpu, SMALL_SHAPE } from './gpu.ts';
 

@@ -1,5 +1,5 @@
 /** A small session for tests: pages of 4 tokens, leaves of 32 bytes. */
-import { type CacheRecord, encodeRecord, readRecords } from '../store/record.ts';
+
 import {
   type ExpectedSession,
   readSession,
@@ -7,9 +7,10 @@ import {
   type SessionContent,
   type SessionReader,
   writeSession,
-} from './session-file.ts';
-import type { SessionIdentity } from './session-manifest.ts';
-import type { Signer } from './session-signature.ts';
+} from '../../src/session/session-file.ts';
+import type { SessionIdentity } from '../../src/session/session-manifest.ts';
+import type { Signer } from '../../src/session/session-signature.ts';
+import { type CacheRecord, encodeRecord, readRecords } from '../../src/store/record.ts';
 
 export const identity: SessionIdentity = {
   model: 'ab'.repeat(32),

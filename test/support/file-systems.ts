@@ -1,6 +1,6 @@
 /** File systems for tests: one in memory that records all operations and can lose power, and one that fails. */
-import { acquireLock } from './disk-lock.ts';
-import type { FileSystem, OpenFile } from './file-system.ts';
+import { acquireLock } from '../../src/store/disk-lock.ts';
+import type { FileSystem, OpenFile } from '../../src/store/file-system.ts';
 
 type Random = () => number;
 

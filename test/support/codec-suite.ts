@@ -4,15 +4,15 @@
  */
 
 import { describe, expect, it } from 'vitest';
-import { ShapeError } from '../util/errors.ts';
-import { type Codec, SIDES, type Side } from './codec.ts';
-import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from './kv.ts';
-import { gaussianSamples, type Samples } from './learned.ts';
-import { createRandom, normals } from './parts/random.ts';
-import { applyRope, createRopeFrequencies } from './parts/rope.ts';
-import { norm } from './parts/vector.ts';
-import { familyOf, formatSide, parseSpec } from './spec.ts';
-import { lossBetween } from './validate.ts';
+import { type Codec, SIDES, type Side } from '../../src/codec/codec.ts';
+import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from '../../src/codec/kv.ts';
+import { gaussianSamples, type Samples } from '../../src/codec/learned.ts';
+import { createRandom, normals } from '../../src/codec/parts/random.ts';
+import { applyRope, createRopeFrequencies } from '../../src/codec/parts/rope.ts';
+import { norm } from '../../src/codec/parts/vector.ts';
+import { familyOf, formatSide, parseSpec } from '../../src/codec/spec.ts';
+import { lossBetween } from '../../src/codec/validate.ts';
+import { ShapeError } from '../../src/util/errors.ts';
 
 export const HEAD_DIMS = [64, 80, 96, 128, 256];
 const KV_HEADS = 2;

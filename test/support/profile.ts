@@ -1,6 +1,6 @@
 /** A small profile for tests, and ways to damage its file. */
-import { createRandom, normals } from '../codec/parts/random.ts';
-import { encodeProfile, type ProfileContent } from './profile.ts';
+import { createRandom, normals } from '../../src/codec/parts/random.ts';
+import { encodeProfile, type ProfileContent } from '../../src/plan/profile.ts';
 
 const random = createRandom(1);
 

@@ -1,10 +1,10 @@
 /** The suite that every store runs, and records for it. */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { crc32c } from './crc32c.ts';
-import type { LeafKey } from './leaf-key.ts';
-import type { LeafStore, RecordName } from './leaf-store.ts';
-import type { CacheRecord, RecordKind } from './record.ts';
+import { crc32c } from '../../src/store/crc32c.ts';
+import type { LeafKey } from '../../src/store/leaf-key.ts';
+import type { LeafStore, RecordName } from '../../src/store/leaf-store.ts';
+import type { CacheRecord, RecordKind } from '../../src/store/record.ts';
 
 /** A record whose payload follows from its number and size: what a store returns can be checked against it. */
 export function testRecord(number: number, bytes = 1000, kind: RecordKind = 'leaf'): CacheRecord {

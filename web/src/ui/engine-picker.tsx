@@ -72,7 +72,8 @@ export function EnginePicker() {
 
 function ModelPicker({ isBusy }: { isBusy: boolean }) {
   const model = browserModel.value;
-  const isLoading = connection.value.phase === 'opening' && model !== undefined && 'url' in model;
+  const { engine, phase } = connection.value;
+  const isLoading = phase === 'opening' && model !== undefined && 'url' in model;
   return (
     <div class="field">
       <span>
@@ -100,9 +101,12 @@ function ModelPicker({ isBusy }: { isBusy: boolean }) {
         )}
       </span>
       {isLoading && (
-        <button type="button" class="button slim" onClick={() => void stopLoading()}>
-          {texts.engine.pause}
-        </button>
+        <>
+          {engine && <span class="quiet">{texts.engine.untilThere(engine.info.name)}</span>}
+          <button type="button" class="button slim" onClick={() => void stopLoading()}>
+            {texts.engine.pause}
+          </button>
+        </>
       )}
     </div>
   );

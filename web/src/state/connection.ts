@@ -3,7 +3,6 @@ import { computed, signal } from '@preact/signals';
 import { type BrowserModel, type BrowserOptions, openBrowser } from '../engine/browser.ts';
 import { cachesFor, DEFAULT_CACHE } from '../engine/codecs.ts';
 import { type CacheUse, type Engine, EngineError, type LoadProgress } from '../engine/engine.ts';
-import { findHubFile, HUB, parseHubName } from '../engine/hub.ts';
 import { findKeptProfile, findProfile, keepProfile } from '../engine/profiles.ts';
 import { openServer } from '../engine/server.ts';
 import { canStore, findStoredModel, isStored, type StoredModel } from '../engine/storage.ts';
@@ -259,27 +258,6 @@ export function openModelFiles(files: readonly File[]): Promise<void> {
 
 export const isModelFile = ({ name }: File): boolean => /\.gguf$/i.test(name);
 export const isProfileFile = ({ name }: File): boolean => /\.kvprofile$/i.test(name);
-
-/** Opens a model by its name on the hub, the address of its page there, or any other address of a .gguf file. */
-export async function loadNamedModel(name: string, onFound?: () => void): Promise<void> {
-  const hub = hubOf(settings.value);
-  const hubName = parseHubName(name, hub);
-  if (!hubName && !/^(https?:|\.{0,2}\/)/.test(name.trim())) throw new EngineError(texts.models.noName(name));
-  const url = hubName ? (await findHubFile(hubName, hub)).url : new URL(name.trim(), document.baseURI).href;
-  onFound?.();
-  await openHere({ url });
-}
-
-/** Without the slash at its end. A path is one on this page's host. */
-const hubOf = ({ hub }: Settings): string => (hub ? new URL(hub, document.baseURI).href.replace(/\/+$/, '') : HUB);
-
-/** Where models are found by name; empty: the Hugging Face hub. Throws an error in plain words. */
-export function changeHub(text: string): void {
-  const hub = text.trim();
-  const isAddress = URL.canParse(hub, document.baseURI) && /^(https?:\/\/|\.{0,2}\/)/.test(hub);
-  if (hub && !isAddress) throw new EngineError(texts.models.noHub(hub));
-  change({ hub: hub || undefined });
-}
 
 /** Goes back to the model before. A download that has begun goes on when its model is loaded again. */
 export function stopLoading(): Promise<void> {

@@ -18,6 +18,7 @@ import { DropTarget } from './drop-target.tsx';
 import { CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
 import { Inspector } from './inspector.tsx';
 import { createLate } from './late.ts';
+import { LatePart } from './late-part.tsx';
 import { ShortcutList, useShortcuts } from './shortcuts.tsx';
 import { Sidebar } from './sidebar.tsx';
 import { Thread } from './thread.tsx';
@@ -147,24 +148,7 @@ export function App() {
   );
 }
 
-function Comparison() {
-  const comparison = lateComparison();
-  if (comparison) return <comparison.Compare />;
-  if (!lateComparison.hasFailed.value) return null;
-  return (
-    <div class="notice-box" role="alert">
-      <p>{texts.app.updated}</p>
-      <div class="row">
-        <button type="button" class="button primary" onClick={() => location.reload()}>
-          {texts.app.reload}
-        </button>
-        <button type="button" class="button" onClick={lateComparison.retry}>
-          {texts.failure.tryAgain}
-        </button>
-      </div>
-    </div>
-  );
-}
+const Comparison = () => <LatePart part={lateComparison}>{({ Compare }) => <Compare />}</LatePart>;
 
 /** What is saved can be read without the key. */
 function Body() {

@@ -16,7 +16,7 @@ import { current, findConversation, save } from './conversations.ts';
 import { readUpdated } from './database.ts';
 import { announcement, describeStorageError, refuse, showNotice } from './notice.ts';
 import { settings } from './settings.ts';
-import { type Growing, keepUnfinished, readUnfinished } from './unfinished.ts';
+import { findUnfinished, type Growing, keepUnfinished, readUnfinished } from './unfinished.ts';
 import { withAnswer } from './versions.ts';
 
 /** An answer that is being made. */
@@ -88,9 +88,13 @@ export async function changeAlone({ id, updated }: Conversation, work: () => Pro
   await changes.get(id);
   const change = withLock(id, { ifAvailable: true }, async isFree => {
     // What cannot be read is not newer: the conversation goes on, and saving tells why it cannot be saved.
-    const isNewest = isFree && ((await readUpdated(id).catch(() => undefined)) ?? 0) <= updated;
+    const [saved = 0, growing] = await Promise.all([
+      readUpdated(id).catch(() => undefined),
+      findUnfinished('answers', id).catch(() => undefined),
+    ]);
+    const isNewest = isFree && saved <= updated;
     // A tab that crashed may have left its answer: another one would take its place.
-    const isRecovered = isNewest && (await recoverAnswer(id).catch(() => false));
+    const isRecovered = isNewest && growing && isLeftBehind(growing) && (await recover(id, growing).catch(() => false));
     changing.delete(id);
     if (isRecovered) refuse(texts.messages.recovered);
     else if (isNewest) await work();
@@ -267,16 +271,11 @@ export async function recoverAnswers(): Promise<void> {
     }).catch(error => showNotice(texts.conversations.notRead(describeStorageError(error))));
 }
 
-/** The same for one conversation, whose lock this tab has. Tells whether there was one. */
-async function recoverAnswer(conversation: string): Promise<boolean> {
-  const growing = await readGrowing(conversation);
-  return growing !== undefined && isLeftBehind(growing) && recover(conversation, growing);
-}
-
+/** Of a conversation whose lock this tab has. Tells whether it was not there yet. */
 async function recover(conversation: string, { message, question }: Growing): Promise<boolean> {
   const isPart = findConversation(conversation)?.messages.some(saved => saved.id === message.id);
   if (!isPart) {
-    const versions = (await readUnfinished('versions')).get(conversation);
+    const versions = await findUnfinished('versions', conversation);
     await add(conversation, { ...message, ...(versions && { versions }) }, question);
   }
   forgetAnswer(conversation);
@@ -293,14 +292,11 @@ addEventListener('pageshow', ({ persisted }) => persisted && void recoverAnswers
 
 /** What is kept of an answer that no tab makes. */
 async function readLeft(conversation: string): Promise<Growing | undefined> {
-  const growing = await readGrowing(conversation);
+  const growing = await findUnfinished('answers', conversation);
   if (!growing || isLeftBehind(growing)) return growing;
   await new Promise(resolve => setTimeout(resolve, LEFT_MS));
   return readLeft(conversation);
 }
-
-const readGrowing = async (conversation: string): Promise<Growing | undefined> =>
-  (await readUnfinished('answers')).get(conversation);
 
 /** Without locks, it grows as long as it is kept again and again. */
 const isLeftBehind = ({ kept }: Growing): boolean => navigator.locks !== undefined || Date.now() - kept > LEFT_MS;

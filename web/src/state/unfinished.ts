@@ -59,6 +59,14 @@ export async function readUnfinished<K extends Kind>(kind: K): Promise<Map<strin
   return new Map(keys.result.map((key, i) => [String(key), values.result[i]]));
 }
 
+/** Of one conversation. */
+export async function findUnfinished<K extends Kind>(
+  kind: K,
+  conversation: string,
+): Promise<Unfinished[K] | undefined> {
+  return (await database.run(kind, 'readonly', store => store.get(conversation))).result;
+}
+
 export function forgetUnfinished(conversation: string): void {
   for (const kind of KINDS) keepUnfinished(kind, conversation, undefined);
 }

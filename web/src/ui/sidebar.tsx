@@ -156,12 +156,11 @@ function TitleField({ title, onDone }: { title: string; onDone(byKey: boolean, t
       defaultValue={title}
       onBlur={event => finish(false, event.currentTarget.value)}
       onKeyDown={onKeys(event => {
-        if (event.key === 'Enter') finish(true, event.currentTarget.value);
-        if (event.key !== 'Escape') return;
-        // It stops no answer, and closes no drawer.
+        if (event.key !== 'Enter' && event.key !== 'Escape') return;
+        // It stops no answer, closes no drawer, and does not press the button that gets the focus.
         event.stopPropagation();
         event.preventDefault();
-        finish(true);
+        finish(true, event.key === 'Enter' ? event.currentTarget.value : undefined);
       })}
     />
   );

@@ -618,6 +618,14 @@ describe('the model of this browser', () => {
       expect(connection.value.engine).toBeUndefined();
     });
 
+    it('and when it breaks off', async () => {
+      const { connection, engine, close, openHere } = await download();
+      openError = new Error('no network');
+      await openHere({ url: URL_OF_MODEL });
+      expect(connection.value).toMatchObject({ phase: 'failed', detail: 'no network', engine });
+      expect(close).not.toHaveBeenCalled();
+    });
+
     it('and goes back to it when the download is paused', async () => {
       const { connection, engine, close, stopLoading } = await download();
       await stopLoading();

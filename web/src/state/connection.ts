@@ -68,26 +68,24 @@ export const reconnect = (): Promise<void> => connect(++attempts);
 
 /** `losses`: how often in a row the server did not answer. */
 async function connect(attempt: number, losses = 0): Promise<void> {
-  let previous: Engine | undefined = connection.value.engine;
   let { place } = settings.value;
+  const isLast = () => attempt === attempts;
+  /** With the engine before, as long as it is not closed. */
   const show = (changed: Omit<Connection, 'place'>) => {
-    if (attempt === attempts) connection.value = { ...changed, engine: changed.engine ?? previous, place };
+    if (isLast()) connection.value = { engine: connection.value.engine, ...changed, place };
   };
   const fail = (error: Error) => {
     const reason = error instanceof EngineError ? error.reason : 'failed';
     show({ phase: reason === 'key' ? 'locked' : reason === 'lost' ? 'lost' : 'failed', detail: error.message });
     if (reason === 'lost')
-      setTimeout(
-        () => attempt === attempts && connect(attempt, losses + 1),
-        Math.min(MAX_PAUSE_MS, MIN_PAUSE_MS * 2 ** losses),
-      );
+      setTimeout(() => isLast() && connect(attempt, losses + 1), Math.min(MAX_PAUSE_MS, MIN_PAUSE_MS * 2 ** losses));
   };
   /** Memory is for one model at a time. */
   const closePrevious = async () => {
-    const closed = previous;
-    previous = undefined;
-    if (connection.value.engine === closed) connection.value = { ...connection.value, engine: undefined };
-    await closed?.close();
+    const { engine, ...rest } = connection.value;
+    if (!engine || !isLast()) return;
+    connection.value = rest;
+    await engine.close();
   };
   opening?.abort();
   opening = new AbortController();
@@ -95,7 +93,7 @@ async function connect(attempt: number, losses = 0): Promise<void> {
   // What is said of a lost server stays until it is back.
   if (losses === 0) show({ phase: 'opening' });
   if (!(await isDownload(place))) await closePrevious();
-  if (attempt !== attempts) return;
+  if (!isLast()) return;
   try {
     let engine: Engine | undefined;
     if (place === 'server') {
@@ -105,19 +103,20 @@ async function connect(attempt: number, losses = 0): Promise<void> {
     const timed = createTimer();
     const onProgress = (progress: LoadProgress) => {
       const isThere = progress.phase !== 'fetch' || progress.done === progress.total;
-      if (isThere && attempt === attempts) void closePrevious();
+      if (isThere) void closePrevious();
       show({ phase: 'opening', detail: describeLoading(progress), progress: timed(progress) });
     };
     engine ??= await openModel({ onProgress, signal });
-    if (attempt !== attempts) return await engine.close();
     await closePrevious();
+    if (!isLast()) return await engine.close();
     show({ phase: 'ready', engine });
     lastGood = inUse(place);
     if (losses > 0) announcement.value = texts.connection.serverBack;
     void refreshCacheUse();
     void engine.ended.then(error => {
       if (connection.value.engine !== engine) return;
-      connection.value = { ...connection.value, engine: undefined };
+      const { engine: _, ...rest } = connection.value;
+      connection.value = rest;
       fail(error);
       void engine.close();
     });

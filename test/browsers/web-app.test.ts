@@ -226,6 +226,9 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.locator('.strip').waitFor({ timeout: 120_000 });
     const shown = await page.locator('.picture').textContent();
     expect(shown).toMatch(/mead2 takes 7\.\d times less memory than f16\. All 6 answers are the same\./);
+    // Each token can be chosen, by keyboard too.
+    await page.getByLabel('Token of the answer').press('ArrowRight');
+    expect(await page.locator('.strip-token').textContent()).toMatch(/“.+”: [\d.]+ % and [\d.]+ %$/);
     for (const pane of await page.locator('.pane').all())
       expect(await pane.locator('.tokens').allTextContents()).toEqual(SAMPLE_ANSWERS);
     const [download] = await Promise.all([page.waitForEvent('download'), page.getByText('Save as an image').click()]);

@@ -1,5 +1,6 @@
 /** Conversations in the web app in Chromium: versions, titles, search, files, deletion and shortcuts, by keyboard and mouse. */
 import { readFile } from 'node:fs/promises';
+import type { Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { noChromium } from './chromium.ts';
 import { DESKTOP, type OpenApp, openApp, PHONE, type Visit } from './open-app.ts';
@@ -32,6 +33,10 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.locator('#composer').fill(question);
     await page.keyboard.press('Enter');
   };
+
+  /** The name of what has the focus. */
+  const focused = (page: Page) =>
+    page.evaluate(() => document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.textContent);
 
   it('begins with suggestions, which are sent at once, and says what Mimir can do', async () => {
     const visit = await visitCounting();
@@ -75,8 +80,20 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     expect(await answer(2)).toBe('c 4');
     expect(await page.locator('.versions').allTextContents()).toEqual(['1 / 2', '2 / 2']);
     await page.getByRole('button', { name: 'Previous version' }).last().press('Enter');
-    expect(await answer(2)).toBe('b 2');
+    await page.locator('.answer', { hasText: 'b 2' }).waitFor();
+    expect(await page.getByLabel('Version 1 of 2').count()).toBe(2);
     expect(await violations()).toEqual([]);
+
+    // What is edited outlives the page, too.
+    await page.locator('#composer').focus();
+    await page.keyboard.press('ArrowUp');
+    await page.locator('.editor textarea').fill('b, or c');
+    await page.reload();
+    await page.locator('.badge-name').waitFor();
+    expect(await page.locator('.editor textarea').inputValue()).toBe('b, or c');
+    await page.locator('.editor textarea').press('Escape');
+    await page.locator('.editor').waitFor({ state: 'detached' });
+    expect(await focused(page)).toBe('Edit');
     await visit.context.close();
   });
 
@@ -94,6 +111,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.keyboard.type('Mead, of bees');
     await page.keyboard.press('Enter');
     await page.locator('.conversation-title', { hasText: 'Mead, of bees' }).waitFor();
+    expect(await focused(page)).toBe('Rename Mead, of bees');
 
     await page.keyboard.press('ControlOrMeta+K');
     await page.keyboard.type('honey');
@@ -125,10 +143,17 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     expect(await violations()).toEqual([]);
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click();
     expect(await page.locator('.conversation').count()).toBe(2);
-    await deleteWater.press('Enter');
-    await tabTo('Delete');
-    await page.keyboard.press('Enter');
-    await expect.poll(() => page.locator('.conversation').count()).toBe(1);
+    const confirm = async () => {
+      await deleteWater.press('Enter');
+      await tabTo('Delete');
+      await page.keyboard.press('Enter');
+      await expect.poll(() => page.locator('.conversation').count()).toBe(1);
+    };
+    await confirm();
+    await expect.poll(() => focused(page)).toBe('Mead, of bees');
+    await page.getByRole('alert').getByRole('button', { name: 'Undo' }).click();
+    expect(await answer(1)).toBe('water 2');
+    await confirm();
 
     const importFile = async (text: string) => {
       await page.getByRole('button', { name: 'Export and import' }).click();
@@ -144,6 +169,35 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.reload();
     await page.locator('.conversation-title', { hasText: 'water' }).click();
     expect(await answer(1)).toBe('water 2');
+    await visit.context.close();
+  });
+
+  it('has two ways out of a full context', async () => {
+    const visit = await visitCounting();
+    const { page, answer, violations } = visit;
+    await ask(visit, 'a');
+    await answer(1);
+    const read: string[] = [];
+    await page.route('**/v1/chat/completions', route => {
+      const { messages } = route.request().postDataJSON();
+      read.push(messages.map(({ content }: { content: string }) => content).join(', '));
+      if (messages.length === 1) return route.fallback();
+      const error = { message: 'Use overflow: slide.', code: 'context_length_exceeded' };
+      return route.fulfill({ status: 400, json: { error } });
+    });
+    await ask(visit, 'b');
+    await page.locator('.problem', { hasText: 'There is no room left for an answer' }).waitFor();
+    expect(await violations()).toEqual([]);
+    await page.getByRole('button', { name: 'Leave out the oldest messages' }).press('Enter');
+    await page.getByText('The messages above are left out').waitFor();
+    expect(await answer(2)).toBe('b 2');
+    await expect.poll(() => focused(page)).toBe('Conversation');
+    await ask(visit, 'c');
+    await page.getByRole('button', { name: 'Continue in a new conversation' }).click();
+    await page.locator('.answer', { hasText: 'c 3' }).waitFor();
+    expect(await answer(1)).toBe('c 3');
+    expect(await page.locator('.conversation-title').allTextContents()).toHaveLength(2);
+    expect(read).toEqual(['a, a 1, b', 'b', 'b, b 2, c', 'c']);
     await visit.context.close();
   });
 

@@ -188,6 +188,12 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.getByRole('button', { name: 'Edit' }).first().click();
     await app.kill();
     await page.locator('.badge', { hasText: 'No server' }).waitFor();
+    // Nothing can be asked, and the page says why; also where caches are compared.
+    expect(await page.getByRole('button', { name: 'Ask again' }).isDisabled()).toBe(true);
+    expect(await page.getByRole('button', { name: 'Answer again' }).getAttribute('title')).toBe('No model is ready.');
+    await page.getByText('Compare codecs').click();
+    await page.locator('.problem-row', { hasText: 'The server does not answer' }).waitFor();
+    await page.getByText('Compare codecs').click();
     await page.locator('.editor textarea').fill('Tell me a story about a cat.');
     await page.keyboard.press('Enter');
     expect(await page.locator('.editor textarea').inputValue()).toBe('Tell me a story about a cat.');

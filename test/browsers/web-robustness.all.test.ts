@@ -94,6 +94,12 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await devtools.send('Storage.overrideQuotaForOrigin', { origin, quotaSize: 1000 });
     await ask(visit, text);
     await page.getByText(/The conversation could not be saved: the storage of this browser is full/).waitFor();
+    await page.getByRole('alert').getByRole('button', { name: 'Close' }).click();
+    await page.getByText('Not saved: it is only in this tab').waitFor();
+    expect(await visit.violations()).toEqual([]);
+    await devtools.send('Storage.overrideQuotaForOrigin', { origin });
+    await page.getByRole('button', { name: 'Save again' }).click();
+    await page.getByText('Not saved: it is only in this tab').waitFor({ state: 'detached' });
     await visit.context.close();
   });
 

@@ -24,6 +24,7 @@ export class FakeDatabases {
     const connection = this.#connections;
     const keyPaths = new Map<string, string | undefined>();
     const database = {
+      objectStoreNames: { contains: (store: string) => stores.has(store) },
       createObjectStore(store: string, { keyPath }: { keyPath?: string } = {}) {
         stores.set(store, new Map());
         keyPaths.set(store, keyPath);
@@ -46,9 +47,10 @@ export class FakeDatabases {
   #transaction(records: Records, mode: string): object {
     const work: (() => void)[] = [];
     const add = (result: () => unknown) => {
-      const request = { result: undefined as unknown };
+      const request = { result: undefined as unknown, onsuccess: undefined as (() => void) | undefined };
       work.push(() => {
         request.result = structuredClone(result());
+        request.onsuccess?.();
       });
       return request;
     };
@@ -63,13 +65,14 @@ export class FakeDatabases {
       delete: (key: string) => add(() => void records.delete(key)),
       clear: () => add(() => records.clear()),
     };
-    const transaction = { objectStore: () => store, error: this.writeError } as Record<string, unknown>;
-    transaction.commit = () =>
-      setImmediate(() => {
-        if (mode === 'readwrite' && this.writeError) return (transaction.onabort as () => void)();
-        for (const step of work) step();
-        (transaction.oncomplete as () => void)();
-      });
+    const transaction = { objectStore: () => store, commit() {} } as Record<string, unknown>;
+    setImmediate(() => {
+      transaction.error = mode === 'readwrite' ? this.writeError : undefined;
+      if (transaction.error) return (transaction.onabort as () => void)();
+      // A step may add others.
+      for (const step of work) step();
+      (transaction.oncomplete as () => void)();
+    });
     return transaction;
   }
 }

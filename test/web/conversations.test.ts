@@ -5,6 +5,9 @@ import { describe, expect, it } from 'vitest';
 import {
   type AnswerStats,
   type Conversation,
+  canLeaveOut,
+  isFull,
+  leaveOut,
   type Message,
   newConversation,
   turnsOf,
@@ -140,6 +143,39 @@ describe('what the model reads', () => {
       { role: 'system', content: 'Be brief.' },
       { role: 'user', content: 'a' },
       { role: 'assistant', content: 'So', reasoning_content: 'hm' },
+    ]);
+  });
+});
+
+describe('a context that is full', () => {
+  const document = { id: 'd', name: 'a.txt', text: 'x'.repeat(60) };
+  const asked = [user('a', { attachments: [document] }), assistant('1'), user('b'), assistant('2'), user('c')];
+  const read = (messages: readonly Message[]) => turnsOf(messages, { system: 'S' }).map(({ content }) => content);
+
+  it('has room when the oldest messages are left out: at least one, and the last question stays', () => {
+    expect(read(leaveOut(asked, 0.5))).toEqual(['S', 'b', '2', 'c']);
+    expect(read(leaveOut(asked, 1))).toEqual(['S', 'b', '2', 'c']);
+    expect(read(leaveOut(asked, 0))).toEqual(['S', 'c']);
+    // Again, of those that are read.
+    const again = leaveOut([...leaveOut(asked, 0.5), assistant('3')], 0.5);
+    expect(read(again)).toEqual(['S', 'c', '3']);
+    expect(canLeaveOut(again)).toBe(false);
+    expect(leaveOut(again, 0.5).filter(({ startsContext }) => startsContext).length).toBe(2);
+    expect(fromJson(toJson([{ ...newConversation(again), title: '' }]))[0].messages).toEqual(again);
+  });
+
+  it('is known by its error, or by an answer that ends there', () => {
+    const ended = (finish: 'length' | 'stop', completionTokens: number) =>
+      assistant('1', {
+        stats: {
+          ...{ finish, completionTokens, promptTokens: 60, codec: 'tq4' },
+          ...{ reusedTokens: 0, prefillSeconds: 1, decodeRate: 1 },
+        },
+      });
+    expect(isFull(assistant('', { error: 'no', isFull: true }), undefined)).toBe(true);
+    expect(isFull(assistant('', { error: 'no' }), 100)).toBe(false);
+    expect([ended('length', 40), ended('length', 39), ended('stop', 40)].map(message => isFull(message, 100))).toEqual([
+      ...[true, false, false],
     ]);
   });
 });

@@ -93,6 +93,39 @@ describe('a server', () => {
   });
 });
 
+describe('a server that has no room for an answer', () => {
+  const error = { message: 'use overflow slide', code: 'context_length_exceeded' };
+  afterEach(() => vi.unstubAllGlobals());
+
+  it('is told in words of the page, before the answer or within; other errors in its own', async () => {
+    const stream = `data: ${JSON.stringify({ error })}\n\n`;
+    const answers = [
+      Response.json({ error }, { status: 400 }),
+      new Response(stream),
+      Response.json({ error: { message: 'no' } }, { status: 400 }),
+    ];
+    const info = { kv: 'tq4', kvBits: 4, maxSequences: 1, device: { name: 'wasm', threads: 1, why: '' } };
+    const bodies: unknown[] = [];
+    vi.stubGlobal('fetch', async (_: string, { body }: RequestInit = {}) => {
+      if (body) bodies.push(JSON.parse(String(body)));
+      return body ? answers.shift()! : Response.json({ status: 'ready', model: 'm.gguf', info });
+    });
+    const engine = await openServer({ address: 'http://full.test' });
+    const ask = (thinks?: boolean) =>
+      engine
+        .ask([{ role: 'user', content: 'a' }], { temperature: 0, thinks, signal: new AbortController().signal })
+        .next();
+    const full = { reason: 'full', message: expect.stringContaining('no room left') };
+    await expect(ask()).rejects.toMatchObject(full);
+    await expect(ask(false)).rejects.toMatchObject(full);
+    await expect(ask()).rejects.toMatchObject({ reason: 'failed', message: 'no' });
+    // Whether it thinks is up to the template unless it is chosen.
+    expect(bodies[0]).not.toHaveProperty('chat_template_kwargs');
+    expect(bodies[1]).toMatchObject({ chat_template_kwargs: { enable_thinking: false } });
+    await engine.close();
+  });
+});
+
 describe('the gauge', () => {
   const info = {
     ...{ name: '', device: 'wasm', threads: 1, deviceReason: '', codec: 'tq4', bits: 4.25, notices: [] },

@@ -52,14 +52,14 @@ describe('the files of the app', async () => {
     const gzipped = (names: readonly string[]) =>
       names.reduce((sum, name) => sum + gzipSync(readFileSync(`${folder}${name}`)).length, 0) / 1000;
     const later = assets.filter(name =>
-      /\/(compare|highlight|typeset|Temml|pdf|docx|transfer|self-test|disk-store|opfs-file-system|redis-store)/.test(
+      /\/(compare|model-list|highlight|typeset|Temml|pdf|docx|transfer|self-test|disk-store|opfs-file-system|redis-store)/.test(
         name,
       ),
     );
     // One device of three: the largest is for the GPU, then comes wasm, then js.
     const devices = assets.filter(name => name.includes('/device-')).sort((a, b) => gzipped([b]) - gzipped([a]));
     const first = assets.filter(name => !later.includes(name) && (!devices.includes(name) || name === devices[1]));
-    expect(later.length).toBeGreaterThanOrEqual(9);
+    expect(later.length).toBeGreaterThanOrEqual(10);
     for (const name of later) expect(page).not.toContain(name);
     expect(gzipped(['index.html', ...first])).toBeLessThan(250);
     // Without a network, too, a document can be read.

@@ -2,13 +2,13 @@
 import '../style/compare.css';
 import { codecsFor } from '../engine/codecs.ts';
 import { browserModel, hasProfile } from '../state/connection.ts';
-import { clearDraft, draft } from '../state/drafts.ts';
 import { texts } from '../texts/index.ts';
+import { Alerts } from '../ui/alerts.tsx';
 import { Composer } from '../ui/composer.tsx';
 import { CopyButton } from '../ui/copy-button.tsx';
 import {
   chooseCodec,
-  compare,
+  compareDraft,
   compareSample,
   differences,
   documents,
@@ -61,14 +61,13 @@ export function Compare() {
         </div>
       </section>
       <div class="bottom">
+        <Alerts />
         <Composer
           placeholder={texts.compare.ask}
           isRunning={isComparing.value}
           onSend={() => {
-            const { text, attachments } = draft.value;
-            clearDraft();
             history.replaceState(null, '', location.pathname);
-            void compare([text.trim()], attachments);
+            void compareDraft();
           }}
           onStop={stopComparing}
         />

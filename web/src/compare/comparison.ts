@@ -5,6 +5,8 @@ import { codecsFor } from '../engine/codecs.ts';
 import type { Engine, ScoredToken } from '../engine/engine.ts';
 import { browserModel, browserProfile, hasProfile } from '../state/connection.ts';
 import { type Attachment, contentOf, newId } from '../state/conversation.ts';
+import { current } from '../state/conversations.ts';
+import { clearDraft, draft, draftOf } from '../state/drafts.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { announcement } from '../state/notice.ts';
 import { loadSample } from '../state/sample.ts';
@@ -41,7 +43,7 @@ export const panes = [signal(emptyPane('f16')), signal(emptyPane('mead2'))] as c
 type PaneSignal = (typeof panes)[number];
 
 /** For models without a profile. */
-const UNCALIBRATED = 'tq2';
+const UNCALIBRATED = 'tq3';
 effect(() => {
   const names = codecsFor(hasProfile.value).map(({ name }) => name);
   for (const pane of panes) if (!names.includes(pane.value.codec)) pane.value = emptyPane(UNCALIBRATED);
@@ -88,9 +90,20 @@ export async function compareSample(): Promise<void> {
   await compare(questions, [{ id: newId(), name, text }]);
 }
 
-/** Answers with the likeliest token each time, so that only the codecs differ. */
-export async function compare(asked: readonly string[], attachments: readonly Attachment[]): Promise<void> {
-  if (isComparing.value) return;
+/** Compares answers to what is written. It stays until both have answered, for another try. */
+export async function compareDraft(): Promise<void> {
+  const { id } = current.value;
+  const asked = draft.value;
+  const isDone = await compare([asked.text.trim()], asked.attachments);
+  if (isDone && draftOf(id) === asked) clearDraft(id);
+}
+
+/**
+ * Answers with the likeliest token each time, so that only the codecs differ. Tells whether both have answered all
+ * questions.
+ */
+async function compare(asked: readonly string[], attachments: readonly Attachment[]): Promise<boolean> {
+  if (isComparing.value) return false;
   const abort = new AbortController();
   running = abort;
   batch(() => {
@@ -104,8 +117,10 @@ export async function compare(asked: readonly string[], attachments: readonly At
   try {
     for (const pane of panes) if (!abort.signal.aborted) await answerAll(pane, prompts, abort.signal);
     announcement.value = summary.value ?? '';
+    return !abort.signal.aborted;
   } catch (error) {
     failure.value = (error as Error).message;
+    return false;
   } finally {
     isComparing.value = false;
   }

@@ -1,5 +1,6 @@
 /** The comparison as an image to show to others: the bars, the strip, the beginning of both answers. */
 import { texts } from '../texts/index.ts';
+import { saveFile } from '../ui/save-file.ts';
 import type { Pane } from './comparison.ts';
 import { levelOf } from './difference.ts';
 import { type Measure, measuresOf, shareOf } from './measures.ts';
@@ -34,9 +35,7 @@ export async function savePicture(picture: Picture): Promise<void> {
     canvas.toBlob(blob => (blob ? resolve(blob) : reject(new Error(texts.compare.noImage))), 'image/png');
   });
   const [left, right] = picture.panes;
-  const href = URL.createObjectURL(png);
-  Object.assign(document.createElement('a'), { href, download: `kvasir-${left.codec}-${right.codec}.png` }).click();
-  URL.revokeObjectURL(href);
+  saveFile(png, `kvasir-${left.codec}-${right.codec}.png`);
 }
 
 /** An SVG. */

@@ -8,6 +8,7 @@ import {
   type AskOptions,
   type Engine,
   EngineError,
+  type LoadProgress,
   type ModelInfo,
   type ScoredToken,
   type Turn,
@@ -30,7 +31,7 @@ export interface BrowserOptions {
   device: string;
   /** A preset, or the spec of a codec. */
   codec: string;
-  onProgress?: (done: number, total: number) => void;
+  onProgress?: (progress: LoadProgress) => void;
   /** Stops loading. */
   signal?: AbortSignal;
 }
@@ -47,28 +48,55 @@ export async function openBrowser(options: BrowserOptions): Promise<Engine> {
     ...(isPreset(codec) ? { quality: codec } : { kv: codec }),
     device: device as 'auto',
     signal,
-    onProgress: ({ done, total }) => onProgress?.(done, total),
+    onProgress,
   }).catch((error: Error) => {
     if (error instanceof EngineError) throw error;
     throw new EngineError(error.message, NOT_A_MODEL.includes(error.name) ? 'model' : 'failed');
   });
   const textOf = createTexts(service);
   const sessions = createSessions(service);
+  /** Answers that run, and when they have ended. */
+  const running = new Map<AbortController, Promise<void>>();
+  let isClosing = false;
   return {
     info: describe(service, model),
     async *ask(turns, options) {
       const { conversation } = options;
       const slot = conversation === undefined ? undefined : await sessions.slotOf(conversation);
-      return yield* ask(service, textOf, turns, { ...options, slot });
+      const abort = new AbortController();
+      const onAbort = () => abort.abort();
+      options.signal.addEventListener('abort', onAbort);
+      if (options.signal.aborted) onAbort();
+      let end = () => {};
+      const ended = new Promise<void>(resolve => {
+        end = resolve;
+      });
+      running.set(abort, ended);
+      try {
+        return yield* ask(service, textOf, turns, { ...options, signal: abort.signal, slot });
+      } catch (error) {
+        if ((error as Error).name === 'ContextError') throw new EngineError(texts.messages.full, 'full');
+        throw error;
+      } finally {
+        options.signal.removeEventListener('abort', onAbort);
+        running.delete(abort);
+        end();
+      }
     },
-    keep: sessions.save,
+    keep: async conversation => (isClosing ? undefined : sessions.save(conversation)),
     countTokens: async text => (await service.tokenize(text)).length,
     async cacheUse() {
       const { capacity, used, cachedBytes } = await service.stats();
       return { capacity, used, reusable: cachedBytes };
     },
     ended: service.ended,
-    close: () => service.close(),
+    async close() {
+      isClosing = true;
+      // Answers that run are stopped, and can go on with another model.
+      for (const abort of running.keys()) abort.abort();
+      await Promise.race([Promise.all(running.values()), service.ended]);
+      await service.close();
+    },
   };
 }
 
@@ -139,11 +167,12 @@ async function* ask(
   service: RemoteService,
   textOf: ReturnType<typeof createTexts>,
   turns: readonly Turn[],
-  { scored, onPrefill, conversation: _, ...options }: AskOptions & { slot?: number },
+  { scored, thinks, onPrefill, conversation: _, ...options }: AskOptions & { slot?: number },
 ): AsyncGenerator<AnswerPart, AnswerEnd, void> {
   const stream = service.answer(turns, {
     ...options,
     ...(scored && { logprobs: TOP }),
+    ...(thinks !== undefined && { render: { variables: { enable_thinking: thinks } } }),
     onPrefill: ({ done, total }) => onPrefill?.(done, total),
   });
   for await (const { text = '', reasoning = '', tokens } of stream) {

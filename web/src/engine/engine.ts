@@ -27,6 +27,8 @@ export interface ModelInfo {
   pageTokens: number;
   pageBytes: number;
   f16TokenBytes: number;
+  /** Whether its chat template knows reasoning before an answer. */
+  thinks: boolean;
   /** How many conversations are answered at the same time. */
   maxAnswers: number;
   /** What a packed page of the first layer has in it, in order. */
@@ -39,6 +41,14 @@ export interface PageField {
   name: string;
   bytes: number;
   about: string;
+}
+
+/** While a model is opened: `fetch` downloads it, and nothing of it is in memory yet. */
+export interface LoadProgress {
+  phase: 'fetch' | 'hash' | 'load';
+  /** Bytes. */
+  done: number;
+  total: number;
 }
 
 /** Bytes of the KV cache of all conversations. */
@@ -83,6 +93,8 @@ export interface AskOptions {
   repetitionPenalty?: number;
   seed?: number;
   maxTokens?: number;
+  /** Reason before the answer, or not. Default: as the chat template does. */
+  thinks?: boolean;
   /** End an answer that repeats itself. */
   stopLoops?: boolean;
   /** The last turn is the beginning of the answer. */
@@ -111,9 +123,9 @@ export interface Engine {
 export class EngineError extends Error {
   /**
    * `key`: an API key is missing or wrong. `absent`: there is no such engine here. `lost`: it does not answer, and may be
-   * back soon. `model`: the file is not a model that runs.
+   * back soon. `model`: the file is not a model that runs. `full`: the conversation has no room for an answer.
    */
-  readonly reason: 'key' | 'absent' | 'lost' | 'model' | 'failed';
+  readonly reason: 'key' | 'absent' | 'lost' | 'model' | 'full' | 'failed';
 
   constructor(message: string, reason: EngineError['reason'] = 'failed') {
     super(message);

@@ -31,6 +31,7 @@ interface Status {
     pageBytes: number;
     f16TokenBytes: number;
     maxSequences: number;
+    thinks: boolean;
     pageFields: PageField[];
     device: { name: string; threads: number; why: string };
     notices: string[];
@@ -53,7 +54,12 @@ interface Chunk {
     prompt_tokens_details: { cached_tokens: number };
   } | null;
   prompt_progress?: { processed: number; total: number };
-  error?: { message: string };
+  error?: ApiError;
+}
+
+interface ApiError {
+  message: string;
+  code?: string | null;
 }
 
 interface TokenLogprob {
@@ -82,9 +88,13 @@ const known = new Set<string>();
 
 async function errorOf(response: Response): Promise<EngineError> {
   if (response.status === 401) return new EngineError(texts.connection.needsKey, 'key');
-  const { error } = await response.json().catch(() => ({}));
-  return new EngineError(error?.message ?? texts.connection.badStatus(response.status));
+  const { error }: { error?: ApiError } = await response.json().catch(() => ({}));
+  return error?.message ? describeError(error) : new EngineError(texts.connection.badStatus(response.status));
 }
+
+/** What a full context is told with is about options of the server. */
+const describeError = ({ message, code }: ApiError): EngineError =>
+  code === 'context_length_exceeded' ? new EngineError(texts.messages.full, 'full') : new EngineError(message);
 
 /** Connects to a server, and waits until its model is loaded. */
 export async function openServer({ address = '', apiKey, onWait }: ServerOptions = {}): Promise<Engine> {
@@ -183,6 +193,7 @@ async function* ask(
     ...{ temperature: options.temperature, top_p: options.topP, repetition_penalty: options.repetitionPenalty },
     ...{ seed: options.seed, max_tokens: options.maxTokens, stop_loops: options.stopLoops },
     continue_final_message: options.continueAnswer,
+    ...(options.thinks !== undefined && { chat_template_kwargs: { enable_thinking: options.thinks } }),
     ...{ stream: true, return_progress: true },
     stream_options: { include_usage: true },
     ...(scored && { logprobs: true, top_logprobs: 10 }),
@@ -193,7 +204,7 @@ async function* ask(
     for await (const { data } of readEvents(body!)) {
       if (data === '[DONE]') return end;
       const { choices, usage, prompt_progress: progress, error }: Chunk = JSON.parse(data);
-      if (error) throw new EngineError(error.message);
+      if (error) throw describeError(error);
       if (progress) onPrefill?.(progress.processed, progress.total);
       if (usage)
         end.usage = {

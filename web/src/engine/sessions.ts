@@ -1,11 +1,10 @@
 /** The caches of conversations in a Worker, saved in the site's storage: after a reload nothing is read again. */
 import type { RemoteService } from 'kvasir/worker';
+import { cachePath, deleteCaches, limitCaches, saveWithRoom } from './caches.ts';
 import { canStore, deleteStoredFiles } from './storage.ts';
 
 /** Conversations that stay in memory; others are restored when they are asked again. */
 export const MAX_OPEN = 4;
-
-const pathOf = (conversation: string): string => `sessions/${conversation}.kvsession`;
 
 export interface Sessions {
   /** The slot of a conversation, restored if it was saved. */
@@ -47,7 +46,7 @@ export function createSessions(service: RemoteService): Sessions {
         open.delete(conversation);
         open.set(conversation, slot);
         // Nothing was saved, or with another model or codec: then the messages are read again.
-        if (known === undefined) await service.restoreSlot(slot, pathOf(conversation)).catch(() => {});
+        if (known === undefined) await service.restoreSlot(slot, cachePath(conversation)).catch(() => {});
         return slot;
       };
       const chosen = choosing.then(choose);
@@ -57,8 +56,10 @@ export function createSessions(service: RemoteService): Sessions {
     save(conversation) {
       const save = async () => {
         const slot = open.get(conversation);
-        if (slot !== undefined && canStore && !deleted.has(conversation))
-          await service.saveSlot(slot, pathOf(conversation));
+        if (slot === undefined || !canStore || deleted.has(conversation)) return;
+        const path = cachePath(conversation);
+        await saveWithRoom(() => service.saveSlot(slot, path), path);
+        await limitCaches();
       };
       const saved = saving.then(save);
       // Without space the conversation goes on all the same, and is read again after a reload.
@@ -71,7 +72,16 @@ export function createSessions(service: RemoteService): Sessions {
 export async function deleteSession(conversation: string): Promise<void> {
   deleted.add(conversation);
   await saving;
-  await deleteStoredFiles(pathOf(conversation)).catch(() => {});
+  await deleteStoredFiles(cachePath(conversation)).catch(() => {});
+}
+
+/** A conversation that was deleted is here again. */
+export const restoreSession = (conversation: string): boolean => deleted.delete(conversation);
+
+/** Deletes the caches of all conversations, which are read again when they go on. */
+export async function deleteAllCaches(): Promise<void> {
+  await saving;
+  await deleteCaches();
 }
 
 /** Deletes the caches of these conversations, and all stored models. */

@@ -59,6 +59,12 @@ async function readInfo(folder: string): Promise<{ source?: string; bytes?: numb
 export const readSource = async (path: string): Promise<string | undefined> =>
   (await readInfo(path.slice(0, path.lastIndexOf('/')))).source;
 
+/** Whether all of the model of an address is stored. */
+export async function isStored(source: string): Promise<boolean> {
+  const { models } = await readStorage().catch(() => ({ models: [] }));
+  return models.some(model => model.isComplete && model.source === source);
+}
+
 /** A model that was stored before. */
 export const openStoredModel = (path: string): Promise<File> => openStored(path);
 

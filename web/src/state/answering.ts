@@ -14,9 +14,9 @@ import {
 } from './conversation.ts';
 import { current, findConversation, save } from './conversations.ts';
 import { readUpdated } from './database.ts';
-import { announcement, refuse, showNotice } from './notice.ts';
+import { announcement, describeStorageError, refuse, showNotice } from './notice.ts';
 import { settings } from './settings.ts';
-import { type Growing, keepUnfinished, readUnfinished } from './unfinished.ts';
+import { findUnfinished, type Growing, keepUnfinished, readUnfinished } from './unfinished.ts';
 import { withAnswer } from './versions.ts';
 
 /** An answer that is being made. */
@@ -88,9 +88,16 @@ export async function changeAlone({ id, updated }: Conversation, work: () => Pro
   await changes.get(id);
   const change = withLock(id, { ifAvailable: true }, async isFree => {
     // What cannot be read is not newer: the conversation goes on, and saving tells why it cannot be saved.
-    const isNewest = isFree && ((await readUpdated(id).catch(() => undefined)) ?? 0) <= updated;
+    const [saved = 0, growing] = await Promise.all([
+      readUpdated(id).catch(() => undefined),
+      findUnfinished('answers', id).catch(() => undefined),
+    ]);
+    const isNewest = isFree && saved <= updated;
+    // A tab that crashed may have left its answer: another one would take its place.
+    const isRecovered = isNewest && growing && isLeftBehind(growing) && (await recover(id, growing).catch(() => false));
     changing.delete(id);
-    if (isNewest) await work();
+    if (isRecovered) refuse(texts.messages.recovered);
+    else if (isNewest) await work();
     else refuse(texts.messages.otherTab);
   });
   const ended = change.catch(() => {});
@@ -118,7 +125,7 @@ export async function answer(
   });
 }
 
-/** At least this often an answer is saved while it grows. */
+/** At least this often an answer is saved while it grows: a page that is not seen has its timers slowed down. */
 const SAVE_MS = 1000;
 
 async function answerWith(engine: Engine, conversation: Conversation, { begun, versions, onStart }: AnswerOptions) {
@@ -127,7 +134,7 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
   const abort = new AbortController();
   const started = performance.now();
   let message: Message = begun
-    ? { ...begun, stats: undefined, error: undefined }
+    ? { ...begun, stats: undefined, error: undefined, isFull: undefined }
     : { id: newId(), role: 'assistant', text: '', ...(versions && { versions }) };
   let tokens = 0;
   let firstToken = 0;
@@ -144,14 +151,24 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
   // One that takes the place of another is kept before it begins: the other one is among its versions.
   const isWorthKeeping = () => message.text || message.reasoning || message.versions;
   let isLeft = false;
-  const keep = () =>
-    isWorthKeeping() && keepUnfinished('answers', id, { message, question, kept: isLeft ? 0 : Date.now() });
+  let lastKept = Date.now();
+  const keep = () => {
+    lastKept = Date.now();
+    const { versions: _, ...growing } = message;
+    if (isWorthKeeping()) keepUnfinished('answers', id, { message: growing, question, kept: isLeft ? 0 : lastKept });
+  };
   const timer = setInterval(keep, SAVE_MS);
   const leave = () => {
     isLeft = true;
     keep();
   };
+  // The browser may show a page again as it was.
+  const comeBack = () => {
+    isLeft = false;
+  };
   addEventListener('pagehide', leave);
+  addEventListener('pageshow', comeBack);
+  if (message.versions) keepUnfinished('versions', id, message.versions);
   keep();
   batch(() => {
     void save(conversation);
@@ -170,10 +187,10 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
     update({ prefill: { done, total, secondsLeft } });
   };
   try {
-    const { temperature, topP, repetitionPenalty, seed, maxTokens, system } = settings.value;
+    const { temperature, topP, repetitionPenalty, seed, maxTokens, system, thinks } = settings.value;
     const parts = engine.ask(turnsOf(conversation.messages, { system, begun }), {
       ...{ conversation: id, temperature, topP, repetitionPenalty, seed },
-      ...{ maxTokens: maxTokens || undefined, stopLoops: true },
+      ...{ maxTokens: maxTokens || undefined, stopLoops: true, thinks },
       ...{ continueAnswer: begun !== undefined, signal: abort.signal, onPrefill },
     });
     let next = await parts.next();
@@ -190,6 +207,7 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
         ...((message.reasoning || reasoning) && { reasoning: (message.reasoning ?? '') + reasoning }),
       };
       show();
+      if (Date.now() - lastKept >= SAVE_MS) keep();
     }
     const { finish, usage } = next.value;
     const { id: model, codec } = engine.info;
@@ -208,13 +226,15 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
       finish === 'cancelled' ? texts.messages.stoppedNow : texts.messages.answerIs(message.text.slice(0, 300));
   } catch (error) {
     const { message: reason } = error as Error;
-    message = { ...message, error: reason };
+    const isFull = error instanceof EngineError && error.reason === 'full';
+    message = { ...message, error: reason, ...(isFull && { isFull }) };
     announcement.value = reason;
     if (error instanceof EngineError && error.reason === 'key') void reconnect();
   } finally {
     show.cancel();
     clearInterval(timer);
     removeEventListener('pagehide', leave);
+    removeEventListener('pageshow', comeBack);
     const isComplete = message.stats !== undefined;
     // The page may be left before the conversation is saved with it.
     if (isComplete && findConversation(id)) keep();
@@ -231,14 +251,14 @@ async function finish(engine: Engine, id: string, message: Message, question: st
     setRun(id, undefined);
     return add(id, message, question);
   });
-  keepUnfinished('answers', id, undefined);
+  forgetAnswer(id);
   if (isKept && message.error === undefined)
     engine.keep(id).catch(error => showNotice(texts.conversations.cacheNotSaved(error.message)));
 }
 
-function add(conversation: string, message: Message, question: string): Promise<void> | undefined {
+async function add(conversation: string, message: Message, question: string): Promise<void> {
   const saved = findConversation(conversation);
-  return saved && save({ ...saved, messages: withAnswer(saved.messages, message, question), updated: Date.now() });
+  if (saved) await save({ ...saved, messages: withAnswer(saved.messages, message, question), updated: Date.now() });
 }
 
 /** Answers of pages that were left before they were complete become part of their conversations. */
@@ -246,21 +266,40 @@ export async function recoverAnswers(): Promise<void> {
   // Another tab may still be making it: then this one waits.
   for (const id of (await readUnfinished('answers')).keys())
     void withLock(id, { ifAvailable: false }, async () => {
-      const { message, question } = (await readLeft(id)) ?? {};
-      const isPart = findConversation(id)?.messages.some(saved => saved.id === message?.id);
-      if (message && question && !isPart) await add(id, message, question);
-      keepUnfinished('answers', id, undefined);
-    });
+      const left = await readLeft(id);
+      if (left) await recover(id, left);
+    }).catch(error => showNotice(texts.conversations.notRead(describeStorageError(error))));
 }
+
+/** Of a conversation whose lock this tab has. Tells whether it was not there yet. */
+async function recover(conversation: string, { message, question }: Growing): Promise<boolean> {
+  const isPart = findConversation(conversation)?.messages.some(saved => saved.id === message.id);
+  if (!isPart) {
+    const versions = await findUnfinished('versions', conversation);
+    await add(conversation, { ...message, ...(versions && { versions }) }, question);
+  }
+  forgetAnswer(conversation);
+  return !isPart;
+}
+
+function forgetAnswer(conversation: string): void {
+  keepUnfinished('answers', conversation, undefined);
+  keepUnfinished('versions', conversation, undefined);
+}
+
+// A page that was left, and is shown again as it was.
+addEventListener('pageshow', ({ persisted }) => persisted && void recoverAnswers().catch(() => {}));
 
 /** What is kept of an answer that no tab makes. */
 async function readLeft(conversation: string): Promise<Growing | undefined> {
-  const growing = (await readUnfinished('answers')).get(conversation);
-  // Without locks, it grows as long as it is kept again and again.
-  if (navigator.locks || !growing || Date.now() - growing.kept > LEFT_MS) return growing;
+  const growing = await findUnfinished('answers', conversation);
+  if (!growing || isLeftBehind(growing)) return growing;
   await new Promise(resolve => setTimeout(resolve, LEFT_MS));
   return readLeft(conversation);
 }
+
+/** Without locks, it grows as long as it is kept again and again. */
+const isLeftBehind = ({ kept }: Growing): boolean => navigator.locks !== undefined || Date.now() - kept > LEFT_MS;
 
 /** An answer that was not kept for so long is left. */
 const LEFT_MS = 3 * SAVE_MS;

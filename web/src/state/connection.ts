@@ -2,11 +2,10 @@
 import { computed, signal } from '@preact/signals';
 import { type BrowserModel, type BrowserOptions, openBrowser } from '../engine/browser.ts';
 import { cachesFor, DEFAULT_CACHE } from '../engine/codecs.ts';
-import { type CacheUse, type Engine, EngineError } from '../engine/engine.ts';
-import { findHubFile, HUB, parseHubName } from '../engine/hub.ts';
+import { type CacheUse, type Engine, EngineError, type LoadProgress } from '../engine/engine.ts';
 import { findKeptProfile, findProfile, keepProfile } from '../engine/profiles.ts';
 import { openServer } from '../engine/server.ts';
-import { findStoredModel, type StoredModel } from '../engine/storage.ts';
+import { canStore, findStoredModel, isStored, type StoredModel } from '../engine/storage.ts';
 import { texts } from '../texts/index.ts';
 import { announcement, refuse } from './notice.ts';
 import { apiKey, change, type Settings, settings } from './settings.ts';
@@ -16,11 +15,17 @@ export interface Connection {
   phase: 'opening' | 'ready' | 'locked' | 'lost' | 'failed';
   /** Where the engine runs; without a server, in the browser. */
   place: Settings['place'];
+  /** While another model is downloaded, the one before. */
   engine?: Engine;
   /** What it waits for, or why it has failed. */
   detail?: string;
-  /** 0 to 1, while a model is loaded. */
-  progress?: number;
+  /** While a model is loaded. */
+  progress?: Progress;
+}
+
+export interface Progress extends LoadProgress {
+  /** Once it can be told. */
+  secondsLeft?: number;
 }
 
 export const connection = signal<Connection>({ phase: 'opening', place: 'server' });
@@ -58,52 +63,91 @@ let opening: AbortController | undefined;
 const MIN_PAUSE_MS = 1000;
 const MAX_PAUSE_MS = 30_000;
 
-/** Opens the engine of the settings, and closes the one before. */
+/** Opens the engine of the settings, and closes the one before; of a model that is downloaded, when it is all there. */
 export const reconnect = (): Promise<void> => connect(++attempts);
 
 /** `losses`: how often in a row the server did not answer. */
 async function connect(attempt: number, losses = 0): Promise<void> {
-  const { engine: previous } = connection.value;
   let { place } = settings.value;
+  const isLast = () => attempt === attempts;
+  /** With the engine before, as long as it is not closed. */
   const show = (changed: Omit<Connection, 'place'>) => {
-    if (attempt === attempts) connection.value = { ...changed, place };
+    if (isLast()) connection.value = { engine: connection.value.engine, ...changed, place };
   };
   const fail = (error: Error) => {
     const reason = error instanceof EngineError ? error.reason : 'failed';
     show({ phase: reason === 'key' ? 'locked' : reason === 'lost' ? 'lost' : 'failed', detail: error.message });
     if (reason === 'lost')
-      setTimeout(
-        () => attempt === attempts && connect(attempt, losses + 1),
-        Math.min(MAX_PAUSE_MS, MIN_PAUSE_MS * 2 ** losses),
-      );
+      setTimeout(() => isLast() && connect(attempt, losses + 1), Math.min(MAX_PAUSE_MS, MIN_PAUSE_MS * 2 ** losses));
+  };
+  /** Memory is for one model at a time. */
+  const closePrevious = async () => {
+    const { engine, ...rest } = connection.value;
+    if (!engine || !isLast()) return;
+    connection.value = rest;
+    await engine.close();
   };
   opening?.abort();
   opening = new AbortController();
   const { signal } = opening;
   // What is said of a lost server stays until it is back.
   if (losses === 0) show({ phase: 'opening' });
-  await previous?.close();
+  if (!(await isDownload(place))) await closePrevious();
+  if (!isLast()) return;
   try {
     let engine: Engine | undefined;
     if (place === 'server') {
       engine = await findServer(detail => show({ phase: 'opening', detail }));
       if (!engine) place = 'browser';
     }
-    const onProgress = (done: number, total: number) =>
-      show({ phase: 'opening', detail: texts.connection.loading, progress: done / total });
+    const timed = createTimer();
+    const onProgress = (progress: LoadProgress) => {
+      const isThere = progress.phase !== 'fetch' || progress.done === progress.total;
+      if (isThere) void closePrevious();
+      show({ phase: 'opening', detail: describeLoading(progress), progress: timed(progress) });
+    };
     engine ??= await openModel({ onProgress, signal });
-    if (attempt !== attempts) return await engine.close();
+    await closePrevious();
+    if (!isLast()) return await engine.close();
     show({ phase: 'ready', engine });
+    lastGood = inUse(place);
     if (losses > 0) announcement.value = texts.connection.serverBack;
     void refreshCacheUse();
     void engine.ended.then(error => {
       if (connection.value.engine !== engine) return;
+      const { engine: _, ...rest } = connection.value;
+      connection.value = rest;
       fail(error);
       void engine.close();
     });
   } catch (error) {
     fail(error as Error);
   }
+}
+
+const describeLoading = ({ phase }: LoadProgress): string =>
+  phase === 'fetch' ? texts.connection.downloading : texts.connection.loading;
+
+/** Seconds that are left of a phase, by its speed so far. */
+function createTimer() {
+  let begun: { phase: string; at: number; done: number } | undefined;
+  return (progress: LoadProgress): Progress => {
+    const { phase, done, total } = progress;
+    if (begun?.phase !== phase) begun = { phase, at: performance.now(), done };
+    const seconds = (performance.now() - begun.at) / 1000;
+    const rate = (done - begun.done) / seconds;
+    return seconds > MIN_SECONDS && rate > 0 ? { ...progress, secondsLeft: (total - done) / rate } : progress;
+  };
+}
+
+/** Before, the speed is not known. */
+const MIN_SECONDS = 1;
+
+/** Whether the model is one that will be stored first. */
+async function isDownload(place: Settings['place']): Promise<boolean> {
+  const model = browserModel.value;
+  if (place === 'server' || !canStore || !model || !('url' in model)) return false;
+  return !(await isStored(new URL(model.url, document.baseURI).href));
 }
 
 /** Undefined: there is none where this page comes from. */
@@ -124,8 +168,13 @@ async function findServer(onWait: (detail: string) => void): Promise<Engine | un
   }
 }
 
-/** The model before a change, and as it is saved: one that turns out not to run is not opened again after a reload. */
-let lastGood = { model: browserModel.value, saved: settings.value.model };
+const inUse = (place: Settings['place']) => ({
+  ...{ place, model: browserModel.value, profile: browserProfile.value },
+  saved: { ...settings.value },
+});
+
+/** What ran before a change, and as it is saved: a model that turns out not to run is not opened again after a reload. */
+let lastGood = inUse('server');
 
 type Loading = Pick<BrowserOptions, 'onProgress' | 'signal'>;
 
@@ -134,7 +183,7 @@ async function openModel(options: Loading): Promise<Engine> {
   const model = browserModel.value;
   const profile = model && (await findProfile(model, options.signal));
   const engine = await openWithProfile(model, profile, options).catch(error => {
-    if (error instanceof EngineError && error.reason === 'model') change({ model: lastGood.saved });
+    if (error instanceof EngineError && error.reason === 'model') change({ model: lastGood.saved.model });
     throw error;
   });
   const path = model && 'file' in model && model.isKept ? await findStoredModel(model.file) : undefined;
@@ -142,7 +191,6 @@ async function openModel(options: Loading): Promise<Engine> {
     browserModel.value = { path };
     change({ model: { path } });
   }
-  lastGood = { model: browserModel.value, saved: settings.value.model };
   return engine;
 }
 
@@ -210,32 +258,20 @@ export function openModelFiles(files: readonly File[]): Promise<void> {
 export const isModelFile = ({ name }: File): boolean => /\.gguf$/i.test(name);
 export const isProfileFile = ({ name }: File): boolean => /\.kvprofile$/i.test(name);
 
-/** Opens a model by its name on the hub, the address of its page there, or any other address of a .gguf file. */
-export async function loadNamedModel(name: string, onFound?: () => void): Promise<void> {
-  const hub = hubOf(settings.value);
-  const hubName = parseHubName(name, hub);
-  if (!hubName && !/^(https?:|\.{0,2}\/)/.test(name.trim())) throw new EngineError(texts.models.noName(name));
-  const url = hubName ? (await findHubFile(hubName, hub)).url : new URL(name.trim(), document.baseURI).href;
-  onFound?.();
-  await openHere({ url });
-}
-
-/** Without the slash at its end. A path is one on this page's host. */
-const hubOf = ({ hub }: Settings): string => (hub ? new URL(hub, document.baseURI).href.replace(/\/+$/, '') : HUB);
-
-/** Where models are found by name; empty: the Hugging Face hub. Throws an error in plain words. */
-export function changeHub(text: string): void {
-  const hub = text.trim();
-  const isAddress = URL.canParse(hub, document.baseURI) && /^(https?:\/\/|\.{0,2}\/)/.test(hub);
-  if (hub && !isAddress) throw new EngineError(texts.models.noHub(hub));
-  change({ hub: hub || undefined });
-}
-
 /** Goes back to the model before. A download that has begun goes on when its model is loaded again. */
-export const stopLoading = (): Promise<void> => {
+export function stopLoading(): Promise<void> {
+  const { engine } = connection.value;
   browserModel.value = lastGood.model;
-  return use({ model: lastGood.saved });
-};
+  const { model, place, device, codec } = lastGood.saved;
+  if (!engine) return use({ model });
+  // It was not closed yet.
+  attempts++;
+  opening?.abort();
+  browserProfile.value = lastGood.profile;
+  change({ model, place, device, codec });
+  connection.value = { phase: 'ready', place: lastGood.place, engine };
+  return Promise.resolve();
+}
 
 /** A stored model that was deleted is not downloaded again: the next start is with Mimir. Default: all are deleted. */
 export function forgetModel(stored?: Pick<StoredModel, 'path' | 'source'>): void {
@@ -245,8 +281,8 @@ export function forgetModel(stored?: Pick<StoredModel, 'path' | 'source'>): void
   if (!isIt) return;
   browserModel.value = undefined;
   browserProfile.value = undefined;
-  lastGood = { model: undefined, saved: undefined };
   change({ model: undefined });
+  lastGood = inUse(lastGood.place);
 }
 
 export async function unlock(key: string): Promise<void> {

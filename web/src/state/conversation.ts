@@ -33,6 +33,10 @@ export interface Message {
   attachments?: readonly Attachment[];
   stats?: AnswerStats;
   error?: string;
+  /** Of an answer: the context was full. */
+  isFull?: boolean;
+  /** Of a question: the model does not read what is before it. */
+  startsContext?: boolean;
   versions?: Versions;
 }
 
@@ -92,7 +96,7 @@ export function contentOf({ text, attachments = [] }: Message): string {
  */
 export function turnsOf(messages: readonly Message[], { system, begun }: { system?: string; begun?: Message }): Turn[] {
   const turns: Turn[] = system?.trim() ? [{ role: 'system', content: system.trim() }] : [];
-  for (const message of messages) {
+  for (const message of messagesRead(messages)) {
     const content = contentOf(message);
     const last = turns.at(-1);
     if (content && message.role === 'user' && last?.role === 'user') last.content += `\n\n${content}`;
@@ -105,6 +109,39 @@ export function turnsOf(messages: readonly Message[], { system, begun }: { syste
     });
   return turns;
 }
+
+/** The messages that the model reads, but those that were left out. */
+export const messagesRead = (messages: readonly Message[]): readonly Message[] =>
+  messages.slice(
+    Math.max(
+      0,
+      messages.findLastIndex(message => message.startsContext),
+    ),
+  );
+
+/** Whether the model reads a question before the last one, which could be left out. */
+export const canLeaveOut = (messages: readonly Message[]): boolean =>
+  messagesRead(messages).filter(({ role }) => role === 'user').length > 1;
+
+/** Leaves out the oldest questions with their answers: at least one, and until the others take this share of the text. */
+export function leaveOut(messages: readonly Message[], share: number): readonly Message[] {
+  const read = messagesRead(messages);
+  const sizes = read.map(message => contentOf(message).length);
+  const all = sizes.reduce((sum, size) => sum + size, 0);
+  let left = all;
+  const first = read.find(({ role }, i) => {
+    const isSmall = i > 0 && role === 'user' && left <= share * all;
+    left -= sizes[i]!;
+    return isSmall;
+  });
+  const { id } = first ?? read.findLast(({ role }) => role === 'user')!;
+  return messages.map(message => (message.id === id ? { ...message, startsContext: true } : message));
+}
+
+/** Whether there was no room for the rest of an answer, or for all of it. */
+export const isFull = ({ stats, isFull }: Message, context: number | undefined): boolean =>
+  isFull ??
+  (stats?.finish === 'length' && stats.promptTokens + stats.completionTokens >= (context ?? Number.POSITIVE_INFINITY));
 
 /** Why an answer is not complete; undefined if it is. It can go on. */
 export function describeUnfinished({ stats, error }: Message): string | undefined {

@@ -4,7 +4,7 @@ import { createDatabase } from './indexed-db.ts';
 
 const STORE = 'conversations';
 
-const database = createDatabase('kvasir', database => database.createObjectStore(STORE, { keyPath: 'id' }));
+const database = createDatabase('kvasir', 1, database => database.createObjectStore(STORE, { keyPath: 'id' }));
 const tabs = new BroadcastChannel('kvasir.conversations');
 
 /** How many changes this tab has begun. */
@@ -14,6 +14,16 @@ let changes = 0;
 async function change(work: (store: IDBObjectStore) => void): Promise<void> {
   changes++;
   await database.run(STORE, 'readwrite', work);
+  tabs.postMessage('changed');
+}
+
+/** Changes a conversation as it is saved by now, by any tab. */
+export async function updateConversation(
+  id: string,
+  update: (saved: Conversation | undefined) => Conversation | undefined,
+): Promise<void> {
+  changes++;
+  await database.update(STORE, id, update);
   tabs.postMessage('changed');
 }
 

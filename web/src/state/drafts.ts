@@ -1,4 +1,4 @@
-/** Messages that are being written: each conversation has its own, which outlives the page. */
+/** Messages that are being written or edited: each conversation has its own, which outlive the page. */
 import { batch, computed, signal } from '@preact/signals';
 import { texts } from '../texts/index.ts';
 import { connection } from './connection.ts';
@@ -16,8 +16,10 @@ const EMPTY: Draft = { text: '', attachments: [] };
 
 const drafts = signal<ReadonlyMap<string, Draft>>(new Map());
 
+export const draftOf = (conversation: string): Draft => drafts.value.get(conversation) ?? EMPTY;
+
 /** Of the conversation that is shown. */
-export const draft = computed(() => drafts.value.get(current.value.id) ?? EMPTY);
+export const draft = computed(() => draftOf(current.value.id));
 
 /** Conversations with a draft. */
 export const draftIds = (): string[] => [...drafts.value.keys()];
@@ -35,7 +37,24 @@ export function changeDraft(changed: Partial<Draft>, conversation = current.valu
 
 export const clearDraft = (conversation = current.value.id): void => changeDraft(EMPTY, conversation);
 
+/** New texts of messages, by conversation and message. */
+const edits = signal<ReadonlyMap<string, Readonly<Record<string, string>>>>(new Map());
+
+/** What a message of the conversation that is shown is being changed to; undefined if it is not. */
+export const editOf = (message: string): string | undefined => edits.value.get(current.value.id)?.[message];
+
+/** Undefined: it is not changed any more. */
+export function changeEdit(message: string, text: string | undefined, conversation = current.value.id): void {
+  const { [message]: _, ...others } = edits.value.get(conversation) ?? {};
+  const changed = text === undefined ? others : { ...others, [message]: text };
+  const isEmpty = Object.keys(changed).length === 0;
+  const rest = [...edits.value].filter(([id]) => id !== conversation);
+  edits.value = new Map(isEmpty ? rest : [...rest, [conversation, changed]]);
+  keepUnfinished('edits', conversation, isEmpty ? undefined : changed);
+}
+
 export async function loadDrafts(): Promise<void> {
+  edits.value = await readUnfinished('edits');
   const texts = await readUnfinished('texts');
   const attachments = await readUnfinished('attachments');
   const ids = new Set([...texts.keys(), ...attachments.keys()]);

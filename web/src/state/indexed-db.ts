@@ -5,16 +5,18 @@ export interface Database {
    * page that is being left, nothing runs later. Without space a change fails when it is committed, not before.
    */
   run<T>(store: string, mode: IDBTransactionMode, work: (store: IDBObjectStore) => T): Promise<T>;
+  /** Changes a record without letting another tab change it meanwhile. Undefined: it stays as it is. */
+  update<T>(store: string, key: string, change: (record: T | undefined) => T | undefined): Promise<void>;
 }
 
-/** `create` makes its stores. */
-export function createDatabase(name: string, create: (database: IDBDatabase) => void): Database {
+/** `create` makes the stores that are missing, in a new database or one of an earlier version. */
+export function createDatabase(name: string, version: number, create: (database: IDBDatabase) => void): Database {
   let opened: IDBDatabase | undefined;
   let opening: Promise<IDBDatabase> | undefined;
 
   const open = () =>
     new Promise<IDBDatabase>((resolve, reject) => {
-      const request = indexedDB.open(name, 1);
+      const request = indexedDB.open(name, version);
       request.onupgradeneeded = () => create(request.result);
       request.onsuccess = () => {
         opened = request.result;
@@ -36,20 +38,38 @@ export function createDatabase(name: string, create: (database: IDBDatabase) => 
     }
   };
 
+  /** Begins a transaction, at once if the database is open. */
+  const start = (store: string, mode: IDBTransactionMode): IDBTransaction | Promise<IDBTransaction> => {
+    const transaction = begin(store, mode);
+    if (transaction) return transaction;
+    opening ??= open();
+    return opening.then(database => database.transaction(store, mode));
+  };
+
   return {
     async run(store, mode, work) {
-      let transaction = begin(store, mode);
-      if (!transaction) {
-        opening ??= open();
-        transaction = (await opening).transaction(store, mode);
-      }
+      const started = start(store, mode);
+      const transaction = started instanceof Promise ? await started : started;
       const result = work(transaction.objectStore(store));
       transaction.commit();
-      await new Promise<unknown>((resolve, reject) => {
-        transaction.oncomplete = resolve;
-        transaction.onabort = () => reject(transaction.error);
-      });
+      await ended(transaction);
       return result;
+    },
+    async update<T>(name: string, key: string, change: (record: T | undefined) => T | undefined) {
+      const transaction = await start(name, 'readwrite');
+      const store = transaction.objectStore(name);
+      const request = store.get(key);
+      request.onsuccess = () => {
+        const changed = change(request.result);
+        if (changed !== undefined) store.put(changed);
+      };
+      await ended(transaction);
     },
   };
 }
+
+const ended = (transaction: IDBTransaction): Promise<unknown> =>
+  new Promise((resolve, reject) => {
+    transaction.oncomplete = resolve;
+    transaction.onabort = () => reject(transaction.error);
+  });

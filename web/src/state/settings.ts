@@ -26,6 +26,8 @@ export interface Settings {
   seed?: number;
   /** Tokens of an answer; 0: as many as fit. */
   maxTokens: number;
+  /** Whether the model reasons before it answers. Default: as its chat template does. */
+  thinks?: boolean;
   /** What the model is told before each conversation; may be empty. */
   system: string;
 }

@@ -46,12 +46,14 @@ function readMessages(value: unknown): Message[] {
 
 function readMessage(value: unknown): Message {
   if (!isObject(value)) throw damaged();
-  const { id, role, text, reasoning, error, attachments, stats, versions } = value;
+  const { id, role, text, reasoning, error, isFull, startsContext, attachments, stats, versions } = value;
   if (!isText(id) || !isText(text) || (role !== 'user' && role !== 'assistant')) throw damaged();
   return {
     ...{ id, role, text },
     ...(isText(reasoning) && { reasoning }),
     ...(isText(error) && { error }),
+    ...(isFull === true && { isFull }),
+    ...(startsContext === true && { startsContext }),
     ...(Array.isArray(attachments) && { attachments: attachments.map(readAttachment) }),
     ...(isObject(stats) && { stats: readStats(stats) }),
     ...(isObject(versions) && { versions: readVersions(versions) }),

@@ -29,7 +29,8 @@ export const english = {
     noModel: 'No model',
     connecting: 'Connecting',
     waiting: (what: string) => `${what}…`,
-    progress: (what: string, fraction: number) => `${what} ${Math.round(100 * fraction)} %`,
+    progress: (what: string, done: number, total: number, seconds: number | undefined) =>
+      `${what}: ${formatBytes(done)} of ${formatBytes(total)}${seconds === undefined ? '' : `, ${formatSeconds(seconds)} left`}`,
     updated: 'This part of the page cannot be loaded: the page was updated, or there is no network. Reload it.',
     reload: 'Reload',
     drop: 'Drop a document to ask about it, or a .gguf file to use it as the model',
@@ -71,7 +72,8 @@ export const english = {
   },
 
   conversations: {
-    deleted: 'Conversation deleted',
+    deleted: 'Conversation deleted.',
+    undo: 'Undo',
     allDeleted: 'All is deleted',
     forked: 'Conversation forked',
     forkTitle: (title: string) => `${title} (fork)`,
@@ -80,6 +82,8 @@ export const english = {
     unfinishedNotSaved: (reason: string) => `What is not finished could not be saved: ${reason}`,
     cacheNotSaved: (reason: string) => `The cache could not be saved: ${reason}`,
     storageFull: 'the storage of this browser is full. Delete conversations or models that are not needed.',
+    onlyHere: 'Not saved: it is only in this tab, and gone when the tab is closed.',
+    saveAgain: 'Save again',
   },
 
   transfer: {
@@ -95,8 +99,12 @@ export const english = {
     question: 'Question',
     answer: 'Answer',
     withDocument: (name: string) => `With the document ${name}`,
-    imported: (added: number, known: number) =>
-      `${formatCount(added)} imported${known > 0 ? `, ${formatCount(known)} already here` : ''}.`,
+    imported: (added: number, known: number, unsaved: number) =>
+      `${[
+        `${formatCount(added)} imported`,
+        ...(known > 0 ? [`${formatCount(known)} already here`] : []),
+        ...(unsaved > 0 ? [`${formatCount(unsaved)} could not be saved: only this tab has them`] : []),
+      ].join(', ')}.`,
     notImported: (file: string, reason: string) => `${file} cannot be imported: ${reason}`,
     notJson: 'it is not JSON.',
     notOurs: 'it has no conversations of this app.',
@@ -164,6 +172,7 @@ export const english = {
     fork: 'Fork here',
     previousVersion: 'Previous version',
     nextVersion: 'Next version',
+    versionOf: (version: number, count: number) => `Version ${version} of ${count}`,
     /** Instead of the language of a block of code. */
     code: 'code',
     copyCode: 'Copy code',
@@ -188,6 +197,13 @@ export const english = {
     tooMany: (count: number) =>
       `${plural(count, 'answer is', 'answers are')} being made, as many as run at a time. Wait for one, or stop it.`,
     otherTab: 'Another tab answers in this conversation. Wait until it is done, then ask again.',
+    recovered: 'An answer that another tab had begun was saved here. Look at it, then ask again.',
+    /** Why nothing can be asked. */
+    noEngine: 'No model is ready.',
+    full: 'There is no room left for an answer: the conversation and its documents fill the context of the model.',
+    continueElsewhere: 'Continue in a new conversation',
+    leaveOut: 'Leave out the oldest messages',
+    leftOut: 'The messages above are left out: the model no longer reads them.',
   },
 
   answers: {
@@ -198,6 +214,8 @@ export const english = {
     temperature: 'Temperature',
     zeroTemperature: '0: always the likeliest word',
     maxLength: 'Maximum length',
+    thinks: 'Thinks before it answers',
+    thinking: { asModel: 'As the model does', yes: 'Yes', no: 'No' },
     asContext: 'As long as the context',
     more: 'More',
     system: 'System prompt',
@@ -255,6 +273,7 @@ export const english = {
     openFile: 'Open a .gguf file',
     mimir: 'Mimir',
     pause: 'Pause',
+    untilThere: (model: string) => `Until it is here, ${model} answers.`,
     cache: 'Cache',
     name: 'Name',
     bits: 'Bits',
@@ -301,7 +320,11 @@ export const english = {
     title: 'Stored in this browser',
     conversations: (count: number) =>
       count === 0 ? 'No conversations' : plural(count, 'conversation', 'conversations'),
-    caches: (bytes: number) => `, caches ${formatBytes(bytes)}`,
+    caches: (bytes: number) => `Their caches: ${formatBytes(bytes)}`,
+    deleteCaches: 'Delete the caches',
+    /** In the question whether to delete them. */
+    theCaches: 'the caches of all conversations',
+    aboutCaches: 'Conversations are read again when they go on.',
     modelDetail: 'Then it must be downloaded or chosen again.',
     inUse: (usage: number, quota: number) =>
       `${formatBytes(usage)} of ${formatBytes(quota)} in use, with the app itself`,
@@ -316,6 +339,7 @@ export const english = {
 
   connection: {
     loading: 'Loading the model',
+    downloading: 'Downloading the model',
     serverBack: 'The server is back',
     serverIs: (status: string) => `The server is ${status}`,
     fileGone: (name: string) =>
@@ -375,6 +399,7 @@ export const english = {
     memory: 'Memory of the cache',
     readingSpeed: 'Reading speed',
     answeringSpeed: 'Answering speed',
+    chooseToken: 'Token of the answer',
     token: (text: string, left: string, right: string) => `“${text}”: ${left} and ${right}`,
     /** How much two probabilities differ. */
     levels: { asSure: 'as sure, within 1 %', within5: 'within 5 %', within20: 'within 20 %', more: 'more' },

@@ -1,4 +1,5 @@
 /** How answers are chosen, how long they may be, and what the model is told before. */
+import { connection } from '../state/connection.ts';
 import { change, type Settings, STYLES, type Style, settings } from '../state/settings.ts';
 import { texts } from '../texts/index.ts';
 
@@ -28,6 +29,7 @@ export function AnswerSettings() {
           ))}
         </select>
       </label>
+      {connection.value.engine?.info.thinks && <ThinkingPicker />}
       <details>
         <summary>{texts.answers.more}</summary>
         <label class="field">
@@ -71,6 +73,21 @@ export function AnswerSettings() {
     </section>
   );
 }
+
+/** For models that know it. */
+const ThinkingPicker = () => (
+  <label class="field">
+    <span>{texts.answers.thinks}</span>
+    <select
+      value={{ true: 'yes', false: 'no' }[String(settings.value.thinks)] ?? ''}
+      onChange={({ currentTarget: { value } }) => change({ thinks: value ? value === 'yes' : undefined })}
+    >
+      <option value="">{texts.answers.thinking.asModel}</option>
+      <option value="yes">{texts.answers.thinking.yes}</option>
+      <option value="no">{texts.answers.thinking.no}</option>
+    </select>
+  </label>
+);
 
 /** What the sliders say together, by one name. */
 function StylePicker() {

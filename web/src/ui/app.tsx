@@ -5,19 +5,20 @@ import { readAddress } from '../compare/address.ts';
 import { codecsFor } from '../engine/codecs.ts';
 import { messages, run, runs, tokensInCache } from '../state/answering.ts';
 import { send, startNew, stop } from '../state/chat.ts';
-import { connection } from '../state/connection.ts';
+import { connection, type Progress } from '../state/connection.ts';
 import { current } from '../state/conversations.ts';
 import { gaugeOf } from '../state/gauge.ts';
-import { announcement, closeNotice, notice } from '../state/notice.ts';
+import { announcement } from '../state/notice.ts';
 import { texts } from '../texts/index.ts';
+import { Alerts } from './alerts.tsx';
 import { Composer } from './composer.tsx';
 import { DeletionDialog } from './deletion.tsx';
 import { Dialog } from './dialog.tsx';
 import { DropTarget } from './drop-target.tsx';
-import { Failure } from './failure.tsx';
-import { CloseIcon, CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
+import { CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
 import { Inspector } from './inspector.tsx';
 import { createLate } from './late.ts';
+import { LatePart } from './late-part.tsx';
 import { ShortcutList, useShortcuts } from './shortcuts.tsx';
 import { Sidebar } from './sidebar.tsx';
 import { Thread } from './thread.tsx';
@@ -147,62 +148,40 @@ export function App() {
   );
 }
 
-function Comparison() {
-  const comparison = lateComparison();
-  if (comparison) return <comparison.Compare />;
-  if (!lateComparison.hasFailed.value) return null;
-  return (
-    <div class="notice-box" role="alert">
-      <p>{texts.app.updated}</p>
-      <div class="row">
-        <button type="button" class="button primary" onClick={() => location.reload()}>
-          {texts.app.reload}
-        </button>
-        <button type="button" class="button" onClick={lateComparison.retry}>
-          {texts.failure.tryAgain}
-        </button>
-      </div>
-    </div>
-  );
-}
+const Comparison = () => <LatePart part={lateComparison}>{({ Compare }) => <Compare />}</LatePart>;
 
+/** What is saved can be read without the key. */
 function Body() {
-  const { phase } = connection.value;
-  if (phase === 'locked') return <Unlock />;
+  const isLocked = connection.value.phase === 'locked';
+  if (isLocked && messages.value.length === 0) return <Unlock />;
   return (
     <>
       <Thread />
       <div class="bottom">
-        {(phase === 'failed' || phase === 'lost') && <Failure />}
-        <Notice />
-        <Composer
-          placeholder={messages.value.length > 0 ? texts.composer.reply : texts.composer.ask}
-          isRunning={run.value !== undefined}
-          onSend={() => void send()}
-          onStop={stop}
-        />
+        <Alerts />
+        {isLocked ? (
+          <Unlock />
+        ) : (
+          <Composer
+            placeholder={messages.value.length > 0 ? texts.composer.reply : texts.composer.ask}
+            isRunning={run.value !== undefined}
+            onSend={() => void send()}
+            onStop={stop}
+          />
+        )}
       </div>
     </>
   );
 }
 
-function Notice() {
-  if (!notice.value) return null;
-  return (
-    <div class="notice-row" role="alert">
-      <p>{notice.value}</p>
-      <button type="button" class="icon-button small" onClick={closeNotice} aria-label={texts.close}>
-        <CloseIcon />
-      </button>
-    </div>
-  );
-}
+const describeProgress = (what: string, { done, total, secondsLeft }: Progress): string =>
+  texts.app.progress(what, done, total, secondsLeft);
 
 /** The model, and how full the context is. */
 function ModelBadge() {
   const { phase, engine, detail, progress } = connection.value;
   const waitsFor = detail ?? texts.app.connecting;
-  if (!engine)
+  if (!engine || phase === 'opening')
     return (
       <p class="badge quiet">
         {(phase === 'failed' || phase === 'lost') && (
@@ -210,7 +189,7 @@ function ModelBadge() {
             <span class="dot failed" /> {phase === 'lost' ? texts.app.noServer : texts.app.noModel}
           </>
         )}
-        {phase === 'opening' && (progress ? texts.app.progress(waitsFor, progress) : texts.app.waiting(waitsFor))}
+        {phase === 'opening' && (progress ? describeProgress(waitsFor, progress) : texts.app.waiting(waitsFor))}
       </p>
     );
   const { fraction } = gaugeOf(tokensInCache.value, engine.info);

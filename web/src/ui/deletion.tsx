@@ -2,13 +2,18 @@
 import { signal } from '@preact/signals';
 import { texts } from '../texts/index.ts';
 import { Dialog } from './dialog.tsx';
+import { focusNext } from './focus.ts';
 
 interface Deletion {
   /** What is deleted, as a question. */
   question: string;
   /** What goes with it. */
   detail?: string;
+  /** It can be taken back for some seconds. */
+  canUndo?: boolean;
   onConfirm(): void;
+  /** What was clicked: it may be gone afterwards. */
+  button?: Element;
 }
 
 const asked = signal<Deletion | undefined>(undefined);
@@ -24,7 +29,7 @@ export function DeletionDialog() {
   return (
     <Dialog title={asked.value?.question ?? ''} kind="box" isOpen={asked.value !== undefined} onClose={close}>
       {asked.value?.detail && <p>{asked.value.detail}</p>}
-      <p class="quiet">{texts.deletion.isFinal}</p>
+      {!asked.value?.canUndo && <p class="quiet">{texts.deletion.isFinal}</p>}
       <div class="row end">
         <button type="button" class="button" onClick={close}>
           {texts.cancel}
@@ -33,7 +38,9 @@ export function DeletionDialog() {
           type="button"
           class="button danger"
           onClick={() => {
-            asked.value?.onConfirm();
+            const { button, onConfirm } = asked.value ?? {};
+            if (button) focusNext(button.closest('li'));
+            onConfirm?.();
             close();
           }}
         >

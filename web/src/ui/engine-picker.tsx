@@ -1,4 +1,5 @@
 /** Where the model runs, and the preset or codec of its cache; what the engine in use cannot change is not shown. */
+import { useSignal } from '@preact/signals';
 import { fileOf } from '../engine/browser.ts';
 import { cachesFor } from '../engine/codecs.ts';
 import { canStore } from '../engine/storage.ts';
@@ -15,8 +16,8 @@ import {
 } from '../state/connection.ts';
 import { type Settings, settings } from '../state/settings.ts';
 import { texts } from '../texts/index.ts';
+import { LateModels } from './late-models.tsx';
 import { ModelFileButton } from './model-file-button.tsx';
-import { ModelList } from './model-list.tsx';
 
 type Place = Pick<Settings, 'place' | 'device'>;
 
@@ -33,6 +34,7 @@ const CHOICES: readonly [string, Place][] = [
 const canUseGpu = 'gpu' in navigator;
 
 export function EnginePicker() {
+  const isListOpen = useSignal(false);
   const { place } = connection.value;
   const choices = CHOICES.filter(([, choice]) => (choice === SERVER ? hasServer.value : choice === CPU || canUseGpu));
   const isBusy = runs.value.size > 0 || connection.value.phase === 'opening';
@@ -62,9 +64,14 @@ export function EnginePicker() {
           <CachePicker isBusy={isBusy} />
         </>
       )}
-      <details class="models">
+      <details
+        class="models"
+        onToggle={event => {
+          isListOpen.value = event.currentTarget.open;
+        }}
+      >
         <summary>{texts.engine.hubModels}</summary>
-        <ModelList isBusy={isBusy} />
+        {isListOpen.value && <LateModels isBusy={isBusy} />}
       </details>
     </section>
   );
@@ -72,7 +79,8 @@ export function EnginePicker() {
 
 function ModelPicker({ isBusy }: { isBusy: boolean }) {
   const model = browserModel.value;
-  const isLoading = connection.value.phase === 'opening' && model !== undefined && 'url' in model;
+  const { engine, phase } = connection.value;
+  const isLoading = phase === 'opening' && model !== undefined && 'url' in model;
   return (
     <div class="field">
       <span>
@@ -100,9 +108,12 @@ function ModelPicker({ isBusy }: { isBusy: boolean }) {
         )}
       </span>
       {isLoading && (
-        <button type="button" class="button slim" onClick={() => void stopLoading()}>
-          {texts.engine.pause}
-        </button>
+        <>
+          {engine && <span class="quiet">{texts.engine.untilThere(engine.info.name)}</span>}
+          <button type="button" class="button slim" onClick={() => void stopLoading()}>
+            {texts.engine.pause}
+          </button>
+        </>
       )}
     </div>
   );

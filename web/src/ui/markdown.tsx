@@ -1,9 +1,14 @@
 /** A subset of Markdown as elements: what models write most. Text is never inserted as HTML. */
 import type { ComponentChildren, JSX } from 'preact';
+import { useMemo } from 'preact/hooks';
 import { Code } from './code.tsx';
 import { Formula } from './formula.tsx';
 
-export const Markdown = ({ text }: { text: string }) => <div class="markdown">{parseBlocks(text)}</div>;
+/** Read again only when it changes: the other messages are shown again with each token of an answer. */
+export function Markdown({ text }: { text: string }) {
+  const blocks = useMemo(() => parseBlocks(text), [text]);
+  return <div class="markdown">{blocks}</div>;
+}
 
 type Block = JSX.Element;
 

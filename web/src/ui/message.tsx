@@ -1,16 +1,19 @@
 /** A message with what can be done with it. */
 import { useSignal } from '@preact/signals';
-import { useEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 import type { Run } from '../state/answering.ts';
-import { answerLast, edit, fork, goOn, regenerate, showVersion } from '../state/chat.ts';
+import { fork, regenerate } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
-import { type AnswerStats, describeUnfinished, type Message } from '../state/conversation.ts';
+import type { AnswerStats, Message } from '../state/conversation.ts';
+import { changeEdit, editOf } from '../state/drafts.ts';
 import { texts } from '../texts/index.ts';
+import { NotAnswered, Unfinished } from './answer-end.tsx';
 import { AttachmentCard } from './attachments.tsx';
 import { CopyButton } from './copy-button.tsx';
-import { EditIcon, ForkIcon, NextIcon, PreviousIcon, RetryIcon } from './icons.tsx';
-import { onKeys } from './keys.ts';
+import { EditIcon, ForkIcon, RetryIcon } from './icons.tsx';
 import { Markdown } from './markdown.tsx';
+import { MessageEditor } from './message-editor.tsx';
+import { VersionPicker } from './version-picker.tsx';
 
 interface MessageProps {
   message: Message;
@@ -27,37 +30,45 @@ export function MessageView(props: MessageProps) {
 }
 
 function Question({ message, isBusy, isLast }: MessageProps) {
-  const isEditing = useSignal(false);
+  const edited = editOf(message.id);
+  const isOpened = useSignal(false);
+  const isClosed = useSignal(false);
+  const button = useRef<HTMLButtonElement>(null);
+  useLayoutEffect(() => {
+    if (isClosed.value) button.current?.focus();
+    isClosed.value = false;
+  }, [isClosed, isClosed.value]);
   return (
     <article class="message question" aria-label={texts.messages.you}>
+      {message.startsContext && <p class="left-out quiet">{texts.messages.leftOut}</p>}
       {message.attachments?.map(item => (
         <AttachmentCard key={item.id} attachment={item} />
       ))}
-      {isEditing.value ? (
-        <Editor
-          text={message.text}
-          onCancel={() => {
-            isEditing.value = false;
+      {edited !== undefined ? (
+        <MessageEditor
+          message={message}
+          text={edited}
+          isBusy={isBusy}
+          hasFocus={isOpened.value}
+          onClose={() => {
+            isClosed.value = true;
           }}
-          onSave={text =>
-            void edit(message, text, () => {
-              isEditing.value = false;
-            })
-          }
         />
       ) : (
         message.text && <div class="bubble">{message.text}</div>
       )}
-      {!isEditing.value && (
+      {edited === undefined && (
         <div class={message.versions ? 'actions has-versions' : 'actions'}>
           <VersionPicker message={message} isBusy={isBusy} />
           <button
+            ref={button}
             type="button"
             class="icon-button small"
             data-edit
             disabled={isBusy}
             onClick={() => {
-              isEditing.value = true;
+              isOpened.value = true;
+              changeEdit(message.id, message.text);
             }}
             aria-label={texts.messages.edit}
           >
@@ -66,59 +77,14 @@ function Question({ message, isBusy, isLast }: MessageProps) {
           <CopyButton text={message.text} />
         </div>
       )}
-      {isLast && !isBusy && (
-        <GoOn reason={texts.messages.notAnswered} label={texts.messages.giveAnswer} onClick={() => void answerLast()} />
-      )}
+      {isLast && !isBusy && <NotAnswered />}
     </article>
-  );
-}
-
-function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string): void; onCancel(): void }) {
-  const draft = useSignal(text);
-  const field = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => {
-    field.current?.focus();
-    field.current?.setSelectionRange(text.length, text.length);
-  }, [text]);
-  const save = () => draft.value.trim() && onSave(draft.value.trim());
-  return (
-    <div class="editor">
-      <textarea
-        ref={field}
-        aria-label={texts.messages.editor}
-        rows={3}
-        value={draft.value}
-        onInput={event => {
-          draft.value = event.currentTarget.value;
-        }}
-        onKeyDown={onKeys(event => {
-          if (event.key === 'Escape') {
-            event.stopPropagation();
-            onCancel();
-          }
-          if (event.key === 'Enter' && !event.shiftKey) {
-            event.preventDefault();
-            save();
-          }
-        })}
-      />
-      <div class="editor-row">
-        <span class="editor-note quiet">{texts.messages.earlierKept}</span>
-        <button type="button" class="button" onClick={onCancel}>
-          {texts.cancel}
-        </button>
-        <button type="button" class="button primary" onClick={save}>
-          {texts.messages.askAgain}
-        </button>
-      </div>
-    </div>
   );
 }
 
 function Answer({ message, run, isBusy, isLast }: MessageProps) {
   const { text, reasoning, error, stats } = message;
-  const hasBegun = Boolean(text || reasoning);
-  const unfinished = run || !isLast ? undefined : describeUnfinished(message);
+  const { engine } = connection.value;
   return (
     <article class="message answer" aria-label={texts.messages.answer} aria-busy={run !== undefined}>
       {reasoning && (
@@ -134,20 +100,15 @@ function Answer({ message, run, isBusy, isLast }: MessageProps) {
           {error}
         </p>
       )}
-      {unfinished !== undefined && (
-        <GoOn
-          reason={unfinished}
-          label={hasBegun ? texts.messages.goOn : texts.messages.giveAnswer}
-          onClick={() => void (hasBegun ? goOn(message) : regenerate(message))}
-        />
-      )}
+      {!run && isLast && <Unfinished message={message} />}
       {!run && (
         <div class="actions">
           <VersionPicker message={message} isBusy={isBusy} />
           <button
             type="button"
             class="icon-button small"
-            disabled={isBusy}
+            disabled={isBusy || !engine}
+            title={engine ? undefined : texts.messages.noEngine}
             onClick={() => void regenerate(message)}
             aria-label={texts.messages.answerAgain}
           >
@@ -169,37 +130,6 @@ function Answer({ message, run, isBusy, isLast }: MessageProps) {
   );
 }
 
-/** The versions of a message, if there are several. */
-function VersionPicker({ message, isBusy }: Pick<MessageProps, 'message' | 'isBusy'>) {
-  if (!message.versions) return null;
-  const { before, after } = message.versions;
-  return (
-    <>
-      <button
-        type="button"
-        class="icon-button small"
-        disabled={isBusy || before.length === 0}
-        onClick={() => void showVersion(message, -1)}
-        aria-label={texts.messages.previousVersion}
-      >
-        <PreviousIcon />
-      </button>
-      <span class="quiet versions">
-        {before.length + 1} / {before.length + 1 + after.length}
-      </span>
-      <button
-        type="button"
-        class="icon-button small"
-        disabled={isBusy || after.length === 0}
-        onClick={() => void showVersion(message, 1)}
-        aria-label={texts.messages.nextVersion}
-      >
-        <NextIcon />
-      </button>
-    </>
-  );
-}
-
 function describeStats({ finish, completionTokens, decodeRate, reusedTokens, codec }: AnswerStats): string {
   return [
     texts.messages.finish[finish],
@@ -210,18 +140,6 @@ function describeStats({ finish, completionTokens, decodeRate, reusedTokens, cod
   ]
     .filter(Boolean)
     .join(' · ');
-}
-
-/** What is missing, and how to get it. */
-function GoOn({ reason, label, onClick }: { reason: string; label: string; onClick(): void }) {
-  return (
-    <p class="go-on">
-      {reason && <span class="quiet">{reason}</span>}
-      <button type="button" class="button slim" disabled={!connection.value.engine} onClick={onClick}>
-        {label}
-      </button>
-    </p>
-  );
 }
 
 /** While the prompt is read. */

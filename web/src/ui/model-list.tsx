@@ -2,7 +2,7 @@
 import { useSignal } from '@preact/signals';
 import { CATALOGUE, type CatalogueModel } from '../engine/catalogue.ts';
 import { HUB } from '../engine/hub.ts';
-import { changeHub, loadNamedModel } from '../state/connection.ts';
+import { changeHub, loadNamedModel } from '../state/hub-models.ts';
 import { settings } from '../state/settings.ts';
 import { texts } from '../texts/index.ts';
 

@@ -75,15 +75,22 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
 
 function Row({ conversation, onOpen }: { conversation: Conversation; onOpen(): void }) {
   const isRenaming = useSignal(false);
+  const isRenamed = useSignal(false);
+  const renameButton = useRef<HTMLButtonElement>(null);
   const { id } = conversation;
+  useLayoutEffect(() => {
+    if (isRenamed.value) renameButton.current?.focus();
+    isRenamed.value = false;
+  }, [isRenamed, isRenamed.value]);
   const title = conversation.title || texts.untitled;
   if (isRenaming.value)
     return (
       <li class="conversation">
         <TitleField
           title={conversation.title}
-          onDone={title => {
+          onDone={(byKey, title) => {
             isRenaming.value = false;
+            isRenamed.value = byKey;
             if (title !== undefined) rename(id, title);
           }}
         />
@@ -101,6 +108,7 @@ function Row({ conversation, onOpen }: { conversation: Conversation; onOpen(): v
         {runs.value.has(id) && <span class="running" />}
       </button>
       <button
+        ref={renameButton}
         type="button"
         class="icon-button small"
         onClick={() => {
@@ -113,7 +121,12 @@ function Row({ conversation, onOpen }: { conversation: Conversation; onOpen(): v
       <button
         type="button"
         class="icon-button small"
-        onClick={() => askToDelete({ question: texts.deletion.conversation(title), onConfirm: () => void remove(id) })}
+        onClick={({ currentTarget }) =>
+          askToDelete({
+            ...{ question: texts.deletion.conversation(title), canUndo: true },
+            ...{ onConfirm: () => void remove(id), button: currentTarget },
+          })
+        }
         aria-label={texts.sidebar.delete(title)}
       >
         <DeleteIcon />
@@ -123,16 +136,16 @@ function Row({ conversation, onOpen }: { conversation: Conversation; onOpen(): v
 }
 
 /** Enter, or leaving the field, takes the title; Escape does not. */
-function TitleField({ title, onDone }: { title: string; onDone(title?: string): void }) {
+function TitleField({ title, onDone }: { title: string; onDone(byKey: boolean, title?: string): void }) {
   const field = useRef<HTMLInputElement>(null);
   const isDone = useRef(false);
   // Before the next key is pressed.
   useLayoutEffect(() => field.current?.select(), []);
-  const finish = (title?: string) => {
+  const finish = (byKey: boolean, title?: string) => {
     // The field is left, too, when it disappears.
     if (isDone.current) return;
     isDone.current = true;
-    onDone(title);
+    onDone(byKey, title);
   };
   return (
     <input
@@ -141,14 +154,13 @@ function TitleField({ title, onDone }: { title: string; onDone(title?: string): 
       aria-label={texts.sidebar.titleField}
       maxLength={200}
       defaultValue={title}
-      onBlur={event => finish(event.currentTarget.value)}
+      onBlur={event => finish(false, event.currentTarget.value)}
       onKeyDown={onKeys(event => {
-        if (event.key === 'Enter') finish(event.currentTarget.value);
-        if (event.key !== 'Escape') return;
-        // It stops no answer, and closes no drawer.
+        if (event.key !== 'Enter' && event.key !== 'Escape') return;
+        // It stops no answer, closes no drawer, and does not press the button that gets the focus.
         event.stopPropagation();
         event.preventDefault();
-        finish();
+        finish(true, event.key === 'Enter' ? event.currentTarget.value : undefined);
       })}
     />
   );

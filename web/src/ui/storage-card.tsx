@@ -2,6 +2,7 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { deleteProfile } from '../engine/profiles.ts';
+import { deleteAllCaches } from '../engine/sessions.ts';
 import { canStore, deleteStoredFiles, readStorage, type Storage, type StoredModel } from '../engine/storage.ts';
 import { formatBytes } from '../format.ts';
 import { runs } from '../state/answering.ts';
@@ -35,11 +36,28 @@ export function StorageCard() {
       <h2 id="storage-title">{texts.storage.title}</h2>
       <ul class="stored">
         <li>
-          <span>
-            {texts.storage.conversations(count)}
-            {!!caches?.count && <span class="quiet">{texts.storage.caches(caches.bytes)}</span>}
-          </span>
+          <span>{texts.storage.conversations(count)}</span>
         </li>
+        {!!caches?.count && (
+          <li>
+            <span class="stored-name">{texts.storage.caches(caches.bytes)}</span>
+            <button
+              type="button"
+              class="icon-button small"
+              onClick={({ currentTarget }) =>
+                askToDelete({
+                  question: texts.deletion.question(texts.storage.theCaches),
+                  detail: texts.storage.aboutCaches,
+                  onConfirm: () => void deleteAllCaches().then(refresh),
+                  button: currentTarget,
+                })
+              }
+              aria-label={texts.storage.deleteCaches}
+            >
+              <DeleteIcon />
+            </button>
+          </li>
+        )}
         {models.map(model => (
           <li key={model.folder}>
             <span class="stored-name">{model.name}</span>
@@ -48,11 +66,12 @@ export function StorageCard() {
             <button
               type="button"
               class="icon-button small"
-              onClick={() =>
+              onClick={({ currentTarget }) =>
                 askToDelete({
                   question: texts.deletion.question(model.name),
                   detail: texts.storage.modelDetail,
                   onConfirm: () => void remove(model),
+                  button: currentTarget,
                 })
               }
               aria-label={texts.sidebar.delete(model.name)}

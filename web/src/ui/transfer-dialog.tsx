@@ -6,6 +6,7 @@ import type { Conversation } from '../state/conversation.ts';
 import { conversations, current } from '../state/conversations.ts';
 import { texts } from '../texts/index.ts';
 import { Dialog } from './dialog.tsx';
+import { saveFile } from './save-file.ts';
 
 export const isTransferShown = signal(false);
 
@@ -67,8 +68,5 @@ async function exportFile(title: string, kind: 'json' | 'md', list: readonly Con
   const { fileNameOf, toJson, toMarkdown } = await import('../state/transfer.ts');
   const [text, type] =
     kind === 'json' ? [toJson(list), 'application/json'] : [list.map(toMarkdown).join('\n'), 'text/markdown'];
-  const url = URL.createObjectURL(new Blob([text], { type }));
-  Object.assign(document.createElement('a'), { href: url, download: fileNameOf(title, kind) }).click();
-  // The browser reads it after the click.
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  saveFile(new Blob([text], { type }), fileNameOf(title, kind));
 }

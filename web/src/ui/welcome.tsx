@@ -7,7 +7,7 @@ import { addText, changeDraft } from '../state/drafts.ts';
 import { loadSample } from '../state/sample.ts';
 import { texts } from '../texts/index.ts';
 import { Dialog } from './dialog.tsx';
-import { ModelList } from './model-list.tsx';
+import { LateModels } from './late-models.tsx';
 
 export function Welcome() {
   const { engine } = connection.value;
@@ -51,7 +51,7 @@ function AboutMimir() {
         {texts.welcome.chooseModel}
       </button>
       <Dialog title={texts.welcome.models} kind="box" isOpen={isChoosing.value} onClose={close}>
-        <ModelList isBusy={false} onLoad={close} />
+        <LateModels isBusy={false} onLoad={close} />
       </Dialog>
     </>
   );

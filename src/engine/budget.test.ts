@@ -30,7 +30,7 @@ const tensors = new Map(
 );
 const wasm: BudgetRequest['device'] = {
   name: 'wasm',
-  matrixBytes: (type, rows, cols) => packedBytes(type, rows, cols, 1),
+  matrixBytes: (type, rows, cols) => packedBytes(type, rows, cols, false),
 };
 const request = (parts: Partial<BudgetRequest> = {}): BudgetRequest => ({
   config,

@@ -65,16 +65,17 @@ export const packedFormats: Record<WeightType, PackedFormat> = {
   MXFP4: { bits: 4, group: 32, mins: false, levels: 'e2m1', codeOffset: 16 },
 };
 
-/** Vectors of four rows in a tile. */
-export const tileVectors = ({ wide }: { wide: boolean }): 1 | 2 => (wide ? 2 : 1);
+/** Vectors of four rows in a tile. V8 does not join the lookup of levels. */
+export const tileVectors = ({ levels }: PackedFormat, wide: boolean): 1 | 2 => (wide && !levels ? 2 : 1);
 
 /** Bytes of a block's scales and of the whole block, per vector of its tile. */
 export const scaleBytes = ({ group, mins }: PackedFormat) => (32 / group) * 8 * (mins ? 2 : 1);
 export const blockBytes = (format: PackedFormat) => scaleBytes(format) + 16 * format.bits;
 
-export function packedBytes(type: WeightType, rows: number, cols: number, vectors: number): number {
+export function packedBytes(type: WeightType, rows: number, cols: number, wide: boolean): number {
   const format = packedFormats[type];
   if (format.bits >= 16) return weightBytes(type, rows * cols);
+  const vectors = tileVectors(format, wide);
   return Math.ceil(rows / (4 * vectors)) * vectors * (cols / 32) * blockBytes(format);
 }
 
@@ -84,7 +85,7 @@ export function packWeights(
   source: Uint8Array,
   cols: number,
   out: Uint8Array,
-  vectors: number,
+  wide: boolean,
 ): void {
   const format = packedFormats[type];
   const { group, bits, mins, levels, zeroPoint = 0, codeOffset = 0 } = format;
@@ -92,9 +93,10 @@ export function packWeights(
   const zero = levels ? 0 : zeroPoint + codeOffset;
   const indices = levels && levelIndices(levelTables[levels]);
   const { block, bytes } = weightFormats[type];
+  const vectors = tileVectors(format, wide);
   const tileRows = 4 * vectors;
   const [size, groups, codesOffset] = [vectors * blockBytes(format), 32 / group, vectors * scaleBytes(format)];
-  const tileBytes = packedBytes(type, tileRows, cols, vectors);
+  const tileBytes = packedBytes(type, tileRows, cols, wide);
   const rowHalves = weightBytes(type, cols) / 2;
   const split = createSplitBlock(type);
   const splitBlock = splitters[type];
@@ -135,7 +137,7 @@ export function unpackRow(
   row: number,
   cols: number,
   out: Float32Array,
-  vectors: number,
+  wide: boolean,
 ): void {
   const format = packedFormats[type];
   if (format.bits >= 16) {
@@ -143,6 +145,7 @@ export function unpackRow(
     dequantize(type, packed.subarray(row * bytes, (row + 1) * bytes), out);
     return;
   }
+  const vectors = tileVectors(format, wide);
   const tileRows = 4 * vectors;
   const size = vectors * blockBytes(format);
   const groups = 32 / format.group;

@@ -21,7 +21,7 @@ import {
 } from './kernels/quantize-activations.ts';
 import { type Allocation, addressOf, type Memories } from './memories.ts';
 import type { Kernel } from './module.ts';
-import { packedBytes, packedFormats, packWeights, tileVectors, unpackRow } from './pack-weights.ts';
+import { packedBytes, packedFormats, packWeights, unpackRow } from './pack-weights.ts';
 import type { Pool } from './pool.ts';
 import { type Task, task } from './task.ts';
 
@@ -68,8 +68,6 @@ export function projectionKernels(options: ArithmeticOptions): Kernel[] {
 export class Projections {
   /** Reused for all weights: garbage of this size is collected late. */
   private loadBuffer = new Uint8Array();
-  /** Of a tile of weights. */
-  private readonly vectors: number;
 
   constructor(
     private readonly memories: Memories,
@@ -78,12 +76,10 @@ export class Projections {
     private readonly arithmetic: ArithmeticOptions,
     /** Max chunks per projection. */
     private readonly chunks: number,
-  ) {
-    this.vectors = tileVectors(arithmetic);
-  }
+  ) {}
 
   /** The size of a matrix, or of its first rows: of whole tiles. */
-  matrixBytes = (type: WeightType, rows: number, cols: number): number => packedBytes(type, rows, cols, this.vectors);
+  matrixBytes = (type: WeightType, rows: number, cols: number): number => packedBytes(type, rows, cols, this.arithmetic.wide);
 
   async loadWeights(
     type: WeightType,
@@ -110,7 +106,7 @@ export class Projections {
       const offset = this.matrixBytes(type, row, cols);
       const end = this.matrixBytes(type, row + piece.length / rowBytes, cols);
       const out = this.memories.bytesAt(address + offset, end - offset, memory);
-      if (isQuantized(type)) packWeights(type, piece, cols, out, this.vectors);
+      if (isQuantized(type)) packWeights(type, piece, cols, out, this.arithmetic.wide);
       else out.set(piece);
     }
     this.loadBuffer = buffer;
@@ -131,7 +127,7 @@ export class Projections {
     const packed = this.memories.bytesAt(addressOf(table), this.matrixBytes(type, rows, cols), memory);
     for (let r = 0; r < ids.length; r++) {
       const row = this.memories.floatsAt(addressOf(out) + 4 * r * cols, cols);
-      unpackRow(type, packed, ids[r], cols, row, this.vectors);
+      unpackRow(type, packed, ids[r], cols, row, this.arithmetic.wide);
       if (scale !== 1) for (let i = 0; i < cols; i++) row[i] *= scale;
     }
   }

@@ -80,7 +80,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   /** f32 sums of a tile: [activation row][weight row]. */
   const tileSumBytes = 16 * shape.vectors * TILE_ROWS;
   const blocks = k.i32(i32.shrU(cols, 5));
-  const ownVectors = tileVectors(arithmetic);
+  const ownVectors = tileVectors(format, arithmetic.wide);
   const rowTileRows = 4 * ownVectors;
   const rowTileBlock = ownVectors * blockBytes(format);
   const rowTileBytes = k.i32(i32.mul(blocks, rowTileBlock));

@@ -69,7 +69,7 @@ type GemmKernel = Kernel<GemmSignature['params'][number]>;
 export function gemv(format: PackedFormat, arithmetic: GemmArithmetic, scratchBytes: number): Kernel {
   const k = new Kernel(gemmSignature(gemmKernelName(format, 'gemv')));
   const { x, w, outputs, cols, scratch, chunk, chunks, thread } = k.params;
-  const vectors = tileVectors(arithmetic);
+  const vectors = tileVectors(format, arithmetic.wide);
   const tileRows = 4 * vectors;
   const tileBlock = vectors * blockBytes(format);
   const blocks = k.i32(i32.shrU(cols, 5));
@@ -114,7 +114,7 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic, scratchBy
  * register. They take CONSTANT_BYTES of `scratch`: one copy per vector of a tile, side by side.
  */
 export function loadConstants(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, scratch: I32): Constants[] {
-  const vectors = tileVectors(arithmetic);
+  const vectors = tileVectors(format, arithmetic.wide);
   let offset = 0;
   const load = (constant: V128) => {
     const at = offset;

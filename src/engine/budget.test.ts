@@ -28,7 +28,10 @@ const tensors = new Map(
     { name: 'b', type: 'F32', shape: [64] },
   ].map(tensor => [tensor.name, tensor as unknown as TensorInfo]),
 );
-const wasm = { name: 'wasm', matrixBytes: packedBytes } as const;
+const wasm: BudgetRequest['device'] = {
+  name: 'wasm',
+  matrixBytes: (type, rows, cols) => packedBytes(type, rows, cols, false),
+};
 const request = (parts: Partial<BudgetRequest> = {}): BudgetRequest => ({
   config,
   tensors,

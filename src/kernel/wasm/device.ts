@@ -42,7 +42,6 @@ import {
 import { type Allocation, addressOf, Memories } from './memories.ts';
 import { type Heap, type MemoryLimits, openMemory } from './memory.ts';
 import { moduleBytes, type Signature } from './module.ts';
-import { packedBytes } from './pack-weights.ts';
 import { createPool, type Pool } from './pool.ts';
 import { CONTROL_WORDS } from './pool-workers.ts';
 import { Projections, projectionKernels } from './projections.ts';
@@ -204,7 +203,9 @@ class WasmDevice implements Device {
     this.writeBlock(to, this.memories.bytesAt(addressOf(from), from.bytes));
   }
 
-  matrixBytes = packedBytes;
+  matrixBytes(type: WeightType, rows: number, cols: number): number {
+    return this.projections.matrixBytes(type, rows, cols);
+  }
 
   loadWeights(type: WeightType, rows: number, cols: number, fill: Fill): Promise<Weights> {
     return this.projections.loadWeights(type, rows, cols, fill);

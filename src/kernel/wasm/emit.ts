@@ -153,6 +153,7 @@ const constant = (bytes: ArrayBufferLike) => expr('v128', simd(12), [...new Uint
 export const v128 = {
   load: vload(0),
   load8x8S: vload(1),
+  load16x4S: vload(3),
   load16x4U: vload(4),
   load32Splat: vload(9),
   load64Splat: vload(10),

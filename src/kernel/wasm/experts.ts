@@ -6,7 +6,6 @@ import type { ExpertProjection, ExpertWeighting, Routing, Tensor } from '../devi
 import { chooseExperts } from '../experts.ts';
 import { type ActivationType, activationBytes, TILE_ROWS } from './kernels/quantize-activations.ts';
 import { addressOf, type Memories } from './memories.ts';
-import { packedBytes } from './pack-weights.ts';
 import type { Pool } from './pool.ts';
 import type { Input, Projections, WasmWeights } from './projections.ts';
 
@@ -74,7 +73,7 @@ export class Experts {
     const outputs = this.memories.scratch(`${name} output`, gatheredRows * rowBytes, memory);
     return groups.map(({ expert, choices, row }, g) => {
       const own = { ...(weights as WasmWeights), rows: out.cols };
-      own.address = address + packedBytes(type, expert * out.cols, cols);
+      own.address = address + this.projections.matrixBytes(type, expert * out.cols, cols);
       const task = this.projections.matmulTask(choices.length === 1 ? 'gemv' : 'gemm', choices.length, own, {
         x: x + (row / gatheredRows) * input.bytes,
         out: outputs + row * rowBytes,

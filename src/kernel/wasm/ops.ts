@@ -51,15 +51,15 @@ export function mapVectors(k: Kernel, bytes: number, x: I32, out: I32, f = (v: V
 const F16_BITS = 0x8fffe000;
 export const F16_TO_F32: { bits: V128; scale: V128 } = { bits: i32x4.const(F16_BITS), scale: f32x4.const(2 ** 112) };
 
-/** Four f16, each in the high half of a 32-bit lane, to f32. Handles subnormals, but not infinities and NaN. */
-export const highF16ToF32 = (x: V128, { bits, scale } = F16_TO_F32): V128 =>
-  f32x4.mul(v128.and(i32x4.shrS(x, 3), bits), scale);
+/** Four f16, sign-extended and shifted left by 13, to f32. Handles subnormals, but not infinities and NaN. */
+const shiftedF16ToF32 = (x: V128, { bits, scale } = F16_TO_F32): V128 => f32x4.mul(v128.and(x, bits), scale);
 
-/** The same for f16 in the low halves. */
-export const lowF16ToF32 = (x: V128): V128 => highF16ToF32(i32x4.shl(x, 16));
+/** Four f16 in the low halves of 32-bit lanes to f32. */
+export const lowF16ToF32 = (x: V128): V128 => shiftedF16ToF32(i32x4.shrS(i32x4.shl(x, 16), 3));
 
 /** Loads four consecutive f16. */
-export const loadF16x4 = (address: I32, offset = 0): V128 => lowF16ToF32(v128.load16x4U(address, offset));
+export const loadF16x4 = (address: I32, offset = 0, constants = F16_TO_F32): V128 =>
+  shiftedF16ToF32(i32x4.shl(v128.load16x4S(address, offset), 13), constants);
 
 export function loadF16(address: I32, offset = 0): F32 {
   const shifted = i32.and(i32.shrS(i32.shl(i32.load16U(address, offset), 16), 3), F16_BITS | 0);

@@ -1,14 +1,15 @@
 /**
- * Weights as the GEMV and GEMM kernels read them: tiles of four interleaved rows, so that each lane holds one row and
- * nothing is summed across lanes. A block is four rows x 32 columns:
+ * Weights as the GEMV and GEMM kernels read them: tiles of interleaved rows, so that each lane holds one row and nothing is
+ * summed across lanes. A tile has R rows: four, or eight where the engine joins two vectors to one of 256 bits. A block is
+ * R rows x 32 columns:
  *
- *   scales   per group of 16 or 32 columns: 4 x f16
+ *   scales   per group of 16 or 32 columns: R x f16
  *   mins     the same, if the type has them: value = scale x code + min
- *   codes    8 bits: 8 x 16 bytes; byte 4 r + b of vector i holds column 4 i + b of row r
- *            4, 5 and 6 bits: 4 x 16 bytes; byte 4 r + b of vector i holds the low four bits of columns 4 i + b (low
+ *   codes    8 bits: 8 x 4 R bytes; byte 4 r + b of line i holds column 4 i + b of row r
+ *            4, 5 and 6 bits: 4 x 4 R bytes; byte 4 r + b of line i holds the low four bits of columns 4 i + b (low
  *            nibble) and 16 + 4 i + b of row r
- *   high     the fifth bits: 16 bytes; bit i of byte 4 r + b belongs to column 4 i + b of row r
- *            the fifth and sixth bits: 2 x 16 bytes; bits 2 i and 2 i + 1 of byte 4 r + b of vector h belong to column
+ *   high     the fifth bits: 4 R bytes; bit i of byte 4 r + b belongs to column 4 i + b of row r
+ *            the fifth and sixth bits: 2 x 4 R bytes; bits 2 i and 2 i + 1 of byte 4 r + b of line h belong to column
  *            16 h + 4 i + b of row r
  *
  * Q4_1 and Q8_0 take as many bytes as in the file, other types a few more: Q2_K and Q3_K are widened to 4 bits, and the
@@ -64,25 +65,38 @@ export const packedFormats: Record<WeightType, PackedFormat> = {
   MXFP4: { bits: 4, group: 32, mins: false, levels: 'e2m1', codeOffset: 16 },
 };
 
+/** Vectors of four rows in a tile. V8 does not join the lookup of levels. */
+export const tileVectors = ({ levels }: PackedFormat, wide: boolean): 1 | 2 => (wide && !levels ? 2 : 1);
+
+/** Bytes of a block's scales and of the whole block, per vector of its tile. */
 export const scaleBytes = ({ group, mins }: PackedFormat) => (32 / group) * 8 * (mins ? 2 : 1);
 export const blockBytes = (format: PackedFormat) => scaleBytes(format) + 16 * format.bits;
 
-export function packedBytes(type: WeightType, rows: number, cols: number): number {
+export function packedBytes(type: WeightType, rows: number, cols: number, wide: boolean): number {
   const format = packedFormats[type];
   if (format.bits >= 16) return weightBytes(type, rows * cols);
-  return Math.ceil(rows / 4) * (cols / 32) * blockBytes(format);
+  const vectors = tileVectors(format, wide);
+  return Math.ceil(rows / (4 * vectors)) * vectors * (cols / 32) * blockBytes(format);
 }
 
 /** Packs whole rows of the file's bytes. Missing rows of the last tile are zeros. `out` begins at a multiple of four. */
-export function packWeights(type: QuantizedType, source: Uint8Array, cols: number, out: Uint8Array): void {
+export function packWeights(
+  type: QuantizedType,
+  source: Uint8Array,
+  cols: number,
+  out: Uint8Array,
+  wide: boolean,
+): void {
   const format = packedFormats[type];
   const { group, bits, mins, levels, zeroPoint = 0, codeOffset = 0 } = format;
   // Indices of levels have no offset.
   const zero = levels ? 0 : zeroPoint + codeOffset;
   const indices = levels && levelIndices(levelTables[levels]);
   const { block, bytes } = weightFormats[type];
-  const [size, groups, codesOffset] = [blockBytes(format), 32 / group, scaleBytes(format)];
-  const tileBytes = packedBytes(type, 4, cols);
+  const vectors = tileVectors(format, wide);
+  const tileRows = 4 * vectors;
+  const [size, groups, codesOffset] = [vectors * blockBytes(format), 32 / group, vectors * scaleBytes(format)];
+  const tileBytes = packedBytes(type, tileRows, cols, wide);
   const rowHalves = weightBytes(type, cols) / 2;
   const split = createSplitBlock(type);
   const splitBlock = splitters[type];
@@ -91,24 +105,25 @@ export function packWeights(type: QuantizedType, source: Uint8Array, cols: numbe
   const scales = new Uint16Array(out.buffer, out.byteOffset, out.length / 2);
   out.fill(0);
   for (let row = 0, from = 0; from < halves.length; row++) {
-    const r = row & 3;
-    let to = (row >> 2) * tileBytes;
+    const r = row % tileRows;
+    let to = Math.floor(row / tileRows) * tileBytes;
     for (const end = from + rowHalves; from < end; from += bytes / 2) {
       splitBlock(halves, from, split);
       for (let start = 0; start < block; start += 32, to += size) {
         for (let g = 0; g < groups; g++) {
           const scale = split.scales[start / group + g];
-          scales[to / 2 + 4 * g + r] = toF16(scale);
-          if (mins) scales[to / 2 + 4 * (groups + g) + r] = toF16(split.mins[start / group + g] - zeroPoint * scale);
+          scales[to / 2 + tileRows * g + r] = toF16(scale);
+          if (mins)
+            scales[to / 2 + tileRows * (groups + g) + r] = toF16(split.mins[start / group + g] - zeroPoint * scale);
         }
         const [code, target] = [start / 4, (to + codesOffset) / 4 + r];
         if (indices) for (let i = start; i < start + 32; i++) split.codes[i] = indices[split.codes[i] & 255];
-        if (bits === 8) for (let i = 0; i < 8; i++) words[target + 4 * i] = split.words[code + i];
+        if (bits === 8) for (let i = 0; i < 8; i++) words[target + tileRows * i] = split.words[code + i];
         else
           for (let i = 0; i < 4; i++)
-            words[target + 4 * i] = joinNibbles(split.words[code + i], split.words[code + i + 4], zero);
+            words[target + tileRows * i] = joinNibbles(split.words[code + i], split.words[code + i + 4], zero);
         for (let i = 0, high = bits - 4; i < 8 && high < 4; i++)
-          words[target + 16 + ((i * high) >> 3) * 4] |=
+          words[target + (4 + ((i * high) >> 3)) * tileRows] |=
             bitsAboveNibbles(split.words[code + i], zero, high) << ((i * high) & 7);
       }
     }
@@ -116,24 +131,33 @@ export function packWeights(type: QuantizedType, source: Uint8Array, cols: numbe
 }
 
 /** Dequantizes one row to the values that the kernels compute with: for embeddings and tests. */
-export function unpackRow(type: WeightType, packed: Uint8Array, row: number, cols: number, out: Float32Array): void {
+export function unpackRow(
+  type: WeightType,
+  packed: Uint8Array,
+  row: number,
+  cols: number,
+  out: Float32Array,
+  wide: boolean,
+): void {
   const format = packedFormats[type];
   if (format.bits >= 16) {
     const bytes = weightBytes(type, cols);
     dequantize(type, packed.subarray(row * bytes, (row + 1) * bytes), out);
     return;
   }
-  const size = blockBytes(format);
+  const vectors = tileVectors(format, wide);
+  const tileRows = 4 * vectors;
+  const size = vectors * blockBytes(format);
   const groups = 32 / format.group;
-  const r = row & 3;
+  const r = row % tileRows;
   for (let block = 0; block < cols / 32; block++) {
-    const at = ((row >> 2) * (cols / 32) + block) * size;
-    const codes = at + scaleBytes(format);
+    const at = (Math.floor(row / tileRows) * (cols / 32) + block) * size;
+    const codes = at + vectors * scaleBytes(format);
     for (let c = 0; c < 32; c++) {
       const g = Math.floor(c / format.group);
-      const scale = readF16(packed, at, 4 * g + r);
-      const min = format.mins ? readF16(packed, at, 4 * groups + 4 * g + r) : 0;
-      out[32 * block + c] = scale * readCode(format, packed, codes, c, r) + min;
+      const scale = readF16(packed, at, tileRows * g + r);
+      const min = format.mins ? readF16(packed, at, tileRows * (groups + g) + r) : 0;
+      out[32 * block + c] = scale * readCode(format, packed, codes, c, r, tileRows) + min;
     }
   }
 }
@@ -144,13 +168,17 @@ function readCode(
   at: number,
   c: number,
   r: number,
+  tileRows: number,
 ) {
-  if (bits === 8) return (packed[at + codeByteOffset(c, r)] << 24) >> 24;
-  const nibble = (packed[at + codeByteOffset(c & 15, r)] >> (c < 16 ? 0 : 4)) & 15;
+  const lineBytes = 4 * tileRows;
+  /** Of column c, if a line has four columns. */
+  const byteOf = (c: number) => packed[at + lineBytes * (c >> 2) + 4 * r + (c & 3)];
+  if (bits === 8) return (byteOf(c) << 24) >> 24;
+  const nibble = (byteOf(c & 15) >> (c < 16 ? 0 : 4)) & 15;
   if (levels) return levelTables[levels][nibble];
   const high = bits - 4;
   const bit = (c >> 2) * high;
-  const byte = packed[at + 64 + 16 * (bit >> 3) + 4 * r + (c & 3)];
+  const byte = packed[at + lineBytes * (4 + (bit >> 3)) + 4 * r + (c & 3)];
   return nibble + (((byte >> (bit & 7)) & (2 ** high - 1)) << 4) - codeOffset;
 }
 
@@ -160,9 +188,6 @@ function levelIndices(levels: Int8Array): Uint8Array {
   for (const [index, level] of levels.entries()) indices[level & 255] = index;
   return indices;
 }
-
-/** Offset of the byte of column c and row r among a block's codes. */
-const codeByteOffset = (c: number, r: number) => 16 * (c >> 2) + 4 * r + (c & 3);
 
 const readF16 = (bytes: Uint8Array, at: number, index: number) =>
   fromF16(bytes[at + 2 * index] | (bytes[at + 2 * index + 1] << 8));

@@ -59,7 +59,7 @@ export function projectionKernels(options: ArithmeticOptions): Kernel[] {
     ),
     ...[...integerFormats.values()].flatMap(format => {
       const arithmetic = gemmArithmetic(format, options);
-      return [gemv(format, arithmetic), gemm(format, arithmetic)];
+      return [gemv(format, arithmetic, GEMM_SCRATCH), gemm(format, arithmetic)];
     }),
     ...(['F32', 'F16', 'BF16'] as const).map(gemmFloat),
   ];
@@ -78,6 +78,9 @@ export class Projections {
     private readonly chunks: number,
   ) {}
 
+  /** The size of a matrix, or of its first rows: of whole tiles. */
+  matrixBytes = (type: WeightType, rows: number, cols: number): number => packedBytes(type, rows, cols, this.arithmetic.wide);
+
   async loadWeights(
     type: WeightType,
     rows: number,
@@ -90,7 +93,7 @@ export class Projections {
         option =>
           `The wasm device needs ${type} rows of a multiple of ${multiple} values, not ${cols}. Use ${option('device', 'js')}.`,
       );
-    const { address, memory } = await this.memories.allocateWeights(packedBytes(type, rows, cols));
+    const { address, memory } = await this.memories.allocateWeights(this.matrixBytes(type, rows, cols));
     const rowBytes = weightBytes(type, cols);
     const fourHeads = 4 * this.headDim;
     const pieceRows = Math.max(1, Math.floor(MAX_LOAD_BYTES / (rowBytes * fourHeads))) * fourHeads;
@@ -100,10 +103,10 @@ export class Projections {
     for (let row = 0; row < rows; row += pieceRows) {
       const piece = buffer.subarray(0, Math.min(pieceRows, rows - row) * rowBytes);
       await fill(piece, row * rowBytes);
-      const offset = packedBytes(type, row, cols);
-      const end = packedBytes(type, row + piece.length / rowBytes, cols);
+      const offset = this.matrixBytes(type, row, cols);
+      const end = this.matrixBytes(type, row + piece.length / rowBytes, cols);
       const out = this.memories.bytesAt(address + offset, end - offset, memory);
-      if (isQuantized(type)) packWeights(type, piece, cols, out);
+      if (isQuantized(type)) packWeights(type, piece, cols, out, this.arithmetic.wide);
       else out.set(piece);
     }
     this.loadBuffer = buffer;
@@ -121,10 +124,10 @@ export class Projections {
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor, scale: number): void {
     const { type, rows, cols } = table;
     const { memory } = table as WasmWeights;
-    const packed = this.memories.bytesAt(addressOf(table), packedBytes(type, rows, cols), memory);
+    const packed = this.memories.bytesAt(addressOf(table), this.matrixBytes(type, rows, cols), memory);
     for (let r = 0; r < ids.length; r++) {
       const row = this.memories.floatsAt(addressOf(out) + 4 * r * cols, cols);
-      unpackRow(type, packed, ids[r], cols, row);
+      unpackRow(type, packed, ids[r], cols, row, this.arithmetic.wide);
       if (scale !== 1) for (let i = 0; i < cols; i++) row[i] *= scale;
     }
   }
@@ -167,7 +170,7 @@ export class Projections {
       rows,
       outputs: weights.rows,
       cols: weights.cols,
-      // One per kernel: kernels of one job run at the same time, and a GEMV writes its constants for all threads.
+      // One per kernel: kernels of one job run at the same time.
       scratch: this.memories.scratch(weights[kernel].name, this.pool.threads * GEMM_SCRATCH, weights.memory),
     });
   }

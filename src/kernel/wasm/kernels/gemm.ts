@@ -13,11 +13,12 @@
 import { f32x4, type I32, i16x8, i32, i32x4, index, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { addDotInt8, chunkRange, multiplyAdd } from '../ops.ts';
-import { blockBytes, type PackedFormat } from '../pack-weights.ts';
+import { blockBytes, type PackedFormat, tileVectors } from '../pack-weights.ts';
 import {
   blockScales,
   CONSTANT_BYTES,
   type Constants,
+  GEMV_SUMS,
   type GemmArithmetic,
   gemmKernelName,
   gemmSignature,
@@ -40,7 +41,8 @@ const STRIP_ROWS = 256;
 /** Max vectors of four weight rows per panel. */
 const MAX_VECTORS = 4;
 /** Scratch bytes per thread. */
-export const GEMM_SCRATCH = CONSTANT_BYTES + 16 * MAX_VECTORS + MAX_PANEL_BYTES + 16 * MAX_VECTORS * STRIP_ROWS;
+export const GEMM_SCRATCH =
+  CONSTANT_BYTES + Math.max(GEMV_SUMS, 16 * MAX_VECTORS + MAX_PANEL_BYTES + 16 * MAX_VECTORS * STRIP_ROWS);
 
 /** What a panel and the products of a tile are divided into. */
 interface Shape {
@@ -78,7 +80,10 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   /** f32 sums of a tile: [activation row][weight row]. */
   const tileSumBytes = 16 * shape.vectors * TILE_ROWS;
   const blocks = k.i32(i32.shrU(cols, 5));
-  const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
+  const ownVectors = tileVectors(format, arithmetic.wide);
+  const rowTileRows = 4 * ownVectors;
+  const rowTileBlock = ownVectors * blockBytes(format);
+  const rowTileBytes = k.i32(i32.mul(blocks, rowTileBlock));
   const tileBlock = ACTIVATION_TILE[arithmetic.activations].size;
   const tileBytes = k.i32(i32.mul(blocks, tileBlock));
   const { from, to } = chunkRange(k, outputs, panelRows, chunk, chunks);
@@ -91,10 +96,10 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const [weights, firstTile, target, tile, sum, count] = Array.from({ length: 6 }, () => k.i32());
 
   k.for(from, to, panelRows, o => {
-    // In a panel with fewer rows the last vector is used again.
-    const lastVector = k.i32(i32.shrU(i32.sub(i32.sub(outputs, o), 1), 2));
-    const vectorOffsets = Array.from({ length: shape.vectors }, (_, v) =>
-      k.i32(i32.mul(rowTileBytes, i32.min(lastVector, v))),
+    // In a panel with fewer rows the last tile is used again.
+    const lastTile = k.i32(i32.divU(i32.sub(i32.sub(outputs, o), 1), rowTileRows));
+    const offsets = Array.from({ length: shape.vectors / ownVectors }, (_, i) =>
+      k.i32(i32.mul(rowTileBytes, i32.min(lastTile, i))),
     );
     k.for(0, rows, STRIP_ROWS, first => {
       const end = k.i32(i32.add(first, STRIP_ROWS));
@@ -109,7 +114,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
       forTiles(() => {
         for (let i = 0; i < tileSumBytes; i += 16) k.do(v128.store(sum, v128.zero, i));
       });
-      k.set(weights, index(w, rowTileBytes, i32.shrU(o, 2)));
+      k.set(weights, index(w, rowTileBytes, i32.divU(o, rowTileRows)));
       k.set(firstTile, index(x, tileBytes, i32.shrU(first, 2)));
       const addPanels = (panelBlocks: number) =>
         k.for(0, blocks, panelBlocks, start => {
@@ -124,9 +129,9 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
             });
           };
           forBlocks(() => {
-            const blocks = vectorOffsets.map(offset => k.i32(i32.add(weights, offset)));
+            const blocks = offsets.map(offset => k.i32(i32.add(weights, offset)));
             fillPanel(k, format, arithmetic, blocks, target, constants);
-            k.increment(weights, blockBytes(format));
+            k.increment(weights, rowTileBlock);
           });
           forTiles(row => {
             const add = (tileRows: number) => {
@@ -162,21 +167,26 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   return k;
 }
 
-/** Unpacks one block of every vector into the panel. */
+/** Unpacks one block of every tile into the panel. */
 function fillPanel(
   k: Kernel,
   format: PackedFormat,
   arithmetic: GemmArithmetic,
   blocks: I32[],
   panel: I32,
-  constants: Constants,
+  constants: Constants[],
 ): void {
-  blocks.forEach((block, v) => {
-    const scales = blockScales(k, format, block, constants.f16).map(vector => k.v128(vector));
-    const unpack = arithmetic.activations === 'int16' ? int16Codes : int8Codes;
-    const codes = unpack(k, format, arithmetic, block, constants.codes);
-    for (const [n, vector] of [...scales, ...codes].entries())
-      k.do(v128.store(panel, vector, 16 * (blocks.length * n + v)));
+  const unpack = arithmetic.activations === 'int16' ? int16Codes : int8Codes;
+  const vectors = blocks.length * constants.length;
+  blocks.forEach((block, i) => {
+    const lines = constants.map((_, v) => [
+      ...blockScales(format, block, [v, constants]).map(scale => k.v128(scale)),
+      ...unpack(k, format, arithmetic, block, [v, constants]),
+    ]);
+    // The higher address first: V8 joins the two.
+    for (let n = 0; n < lines[0].length; n++)
+      for (const [v, line] of [...lines.entries()].reverse())
+        k.do(v128.store(panel, line[n], 16 * (vectors * n + constants.length * i + v)));
   });
 }
 

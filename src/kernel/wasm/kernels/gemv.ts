@@ -1,12 +1,15 @@
 /**
- * GEMV: one row of quantized activations (quantize-activations.ts) times weights packed in tiles of four rows
+ * GEMV: one row of quantized activations (quantize-activations.ts) times weights packed in tiles of four or eight rows
  * (pack-weights.ts), one lane per row of weights. gemm.ts, for several rows, adds the blocks in the same order with the
  * same operations, so a row's result does not depend on its batch.
+ *
+ * For tiles of eight rows every operation is emitted for one vector and then for the other, and their sums are stored side
+ * by side: the engine makes one instruction of the two.
  */
-import { f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, lanes16, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, i32x4, index, type Local, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceAdd, swizzle } from '../ops.ts';
-import { blockBytes, levelTables, type PackedFormat, scaleBytes } from '../pack-weights.ts';
+import { chunkRange, F16_TO_F32, loadF16x4, multiplyAdd, reduceAdd, swizzle } from '../ops.ts';
+import { blockBytes, levelTables, type PackedFormat, scaleBytes, tileVectors } from '../pack-weights.ts';
 import { chunked } from '../task.ts';
 import { ACTIVATION_TILE, type ActivationType } from './quantize-activations.ts';
 
@@ -51,9 +54,8 @@ export function gemmArithmetic(
 }
 
 /**
- * Number of positions from which weights are read alternately, four rows at a time. Hardware prefetch stops at the end
- * of a memory page; with several streams, the others are still in the middle of one. 25 % faster for weights that are
- * not in a cache.
+ * Number of tiles of weights that are read at the same time, far apart: while one waits for memory, the processor goes on
+ * with the next one, and hardware prefetch, which stops at the end of a memory page, is well into the others.
  */
 const STREAMS = 4;
 
@@ -63,56 +65,84 @@ export const gemmSignature = (name: string) =>
 export type GemmSignature = ReturnType<typeof gemmSignature>;
 type GemmKernel = Kernel<GemmSignature['params'][number]>;
 
-export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
+/** `scratch` has `gemmScratch` bytes per thread. */
+export function gemv(format: PackedFormat, arithmetic: GemmArithmetic, scratchBytes: number): Kernel {
   const k = new Kernel(gemmSignature(gemmKernelName(format, 'gemv')));
-  const { x, w, outputs, cols, scratch, chunk, chunks } = k.params;
+  const { x, w, outputs, cols, scratch, chunk, chunks, thread } = k.params;
+  const vectors = tileVectors(format, arithmetic.wide);
+  const tileRows = 4 * vectors;
+  const tileBlock = vectors * blockBytes(format);
   const blocks = k.i32(i32.shrU(cols, 5));
-  const { from, to } = chunkRange(k, outputs, 4, chunk, chunks);
-  const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
-  const [sum, activations, block] = [k.v128(), k.i32(), k.i32()];
-  const constants = loadConstants(k, format, arithmetic, scratch);
-  const streamRows = k.i32(i32.mul(i32.divU(i32.add(i32.sub(to, from), 4 * STREAMS - 1), 4 * STREAMS), 4));
-  k.for(from, i32.add(from, streamRows), 4, first => {
-    k.for(first, index(first, STREAMS, streamRows), streamRows, o => {
-      k.if(i32.ltS(o, to), () => {
-        k.set(sum, v128.zero);
-        k.set(activations, x);
-        k.set(block, index(w, rowTileBytes, i32.shrU(o, 2)));
-        k.for(0, blocks, 1, () => {
-          addBlock(k, format, arithmetic, block, activations, sum, constants);
-          k.increment(block, blockBytes(format));
-          k.increment(activations, ACTIVATION_TILE[arithmetic.activations].size);
-        });
-        storeOutputs(k, sum, 0, o);
-      });
+  const { from, to } = chunkRange(k, outputs, tileRows, chunk, chunks);
+  const tileBytes = k.i32(i32.mul(blocks, tileBlock));
+  const own = k.i32(index(scratch, scratchBytes, thread));
+  const constants = loadConstants(k, format, arithmetic, own);
+  // In memory: every store bounds how far V8 moves loads ahead.
+  const sums = k.i32(i32.add(own, CONSTANT_BYTES));
+  const activations = k.i32();
+  const streams = Array.from({ length: STREAMS }, () => k.i32());
+  /** Multiplies by the tiles that begin at these rows. */
+  const multiply = (rows: I32[]) => {
+    const addresses = streams.slice(0, rows.length);
+    for (const [i, block] of addresses.entries()) k.set(block, index(w, tileBytes, i32.divU(rows[i], tileRows)));
+    for (let v = 0; v < vectors * rows.length; v++) k.do(v128.store(sums, v128.zero, 16 * v));
+    k.set(activations, x);
+    k.for(0, blocks, 1, () => {
+      for (const [i, block] of addresses.entries()) {
+        addBlock(k, format, arithmetic, block, activations, k.i32(i32.add(sums, 16 * vectors * i)), constants);
+        k.increment(block, tileBlock);
+      }
+      k.increment(activations, ACTIVATION_TILE[arithmetic.activations].size);
     });
-  });
+    for (const [i, row] of rows.entries())
+      for (let v = 0; v < vectors; v++) {
+        const sum = k.v128(v128.load(sums, 16 * (vectors * i + v)));
+        const at = i32.add(row, 4 * v);
+        k.if(i32.gtS(outputs, at), () => storeOutputs(k, sum, 0, at));
+      }
+  };
+  const streamRows = k.i32(i32.mul(i32.divU(i32.sub(to, from), tileRows * STREAMS), tileRows));
+  k.for(from, i32.add(from, streamRows), tileRows, row =>
+    multiply(streams.map((_, stream) => k.i32(index(row, stream, streamRows)))),
+  );
+  k.for(index(from, STREAMS, streamRows), to, tileRows, row => multiply([row]));
   return k;
 }
 
 /**
  * V8 rematerializes a vector constant at every use, with three instructions; a value loaded from memory stays in a
- * register. They take CONSTANT_BYTES of `scratch`.
+ * register. They take CONSTANT_BYTES of `scratch`: one copy per vector of a tile, side by side.
  */
-export function loadConstants(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, scratch: I32) {
+export function loadConstants(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, scratch: I32): Constants[] {
+  const vectors = tileVectors(format, arithmetic.wide);
   let offset = 0;
   const load = (constant: V128) => {
-    k.do(v128.store(scratch, constant, offset));
-    const local = k.v128(v128.load(scratch, offset));
-    offset += 16;
-    return local;
+    const at = offset;
+    offset += 16 * vectors;
+    const copies = Array.from({ length: vectors }, (_, v) => at + 16 * v);
+    for (const copy of copies) k.do(v128.store(scratch, constant, copy));
+    return copies.map(copy => k.v128(v128.load(scratch, copy)));
   };
   const { nibble, high, levels, offset: codeOffset } = codeConstants(format, arithmetic);
-  return {
-    codes: { nibble: load(nibble), high: load(high), levels: load(levels), offset: load(codeOffset) },
-    ones: load(i16x8.const(1)),
-    f16: { bits: load(F16_TO_F32.bits), scale: load(F16_TO_F32.scale) },
-  };
+  const codes = { nibble: load(nibble), high: load(high), levels: load(levels), offset: load(codeOffset) };
+  const [ones, bits, scale] = [i16x8.const(1), F16_TO_F32.bits, F16_TO_F32.scale].map(load);
+  return Array.from({ length: vectors }, (_, v) => ({
+    codes: { nibble: codes.nibble[v], high: codes.high[v], levels: codes.levels[v], offset: codes.offset[v] },
+    ones: ones[v],
+    f16: { bits: bits[v], scale: scale[v] },
+  }));
 }
 
 /** Whole cache lines: what follows them is read in vectors of 256 bits. */
-export const CONSTANT_BYTES = 128;
-export type Constants = ReturnType<typeof loadConstants>;
+export const CONSTANT_BYTES = 256;
+export interface Constants {
+  codes: CodeConstants;
+  ones: V128;
+  f16: { bits: V128; scale: V128 };
+}
+
+/** Bytes of the sums of `gemv`. */
+export const GEMV_SUMS = 16 * 2 * STREAMS;
 
 /** out[row][o...] = (out +) sum (+ bias), for four outputs or as many as are left. */
 export function storeOutputs(k: GemmKernel, sum: Local<'v128'>, row: I32, o: I32): void {
@@ -132,39 +162,45 @@ export function storeOutputs(k: GemmKernel, sum: Local<'v128'>, row: I32, o: I32
   );
 }
 
-/** sum += scale x activation scale x integer dot (+ min x sum of activations), for one block. */
+/** sums += scale x activation scale x integer dot (+ min x sum of activations), for one block of a tile. */
 function addBlock(
   k: Kernel,
   format: PackedFormat,
   arithmetic: GemmArithmetic,
   block: I32,
   activations: I32,
-  sum: Local<'v128'>,
-  constants: Constants,
+  sums: I32,
+  constants: Constants[],
 ): void {
   const int8 = arithmetic.activations !== 'int16';
   const tile = ACTIVATION_TILE[arithmetic.activations];
   const groups = 32 / format.group;
   const madd = multiplyAdd(arithmetic.fused);
-  const codes = (int8 ? int8Codes : int16Codes)(k, format, arithmetic, block, constants.codes);
-  const scales = blockScales(k, format, block, constants.f16);
-  const n = codes.length / groups;
-  for (let g = 0; g < groups; g++) {
-    const pairs = codes.slice(g * n, (g + 1) * n).map((code, i) => {
-      return [v128.load(activations, 16 * (g * n + i)), code] as const;
-    });
-    const initial = initialSum(format, arithmetic, activations, g);
-    const dot = arithmetic.dotAdd
-      ? dotAddInt8(k, pairs, initial)
-      : int8
-        ? dotInt8(format, pairs, constants.ones, initial)
-        : dotInt16(pairs);
-    const scaled = f32x4.mul(scales[g], v128.load(activations, tile.scales));
-    k.set(sum, madd(scaled, f32x4.fromI32(dot), sum));
-    if (!format.mins) continue;
-    const total = v128.load(activations, tile.sums + 16 * sumIndex(format, g));
-    k.set(sum, madd(scales[groups + g], total, sum));
-  }
+  const perVector = <T>(make: (v: number) => T) => constants.map((_, v) => make(v));
+  // All four lanes are equal, but vectors are joined only if their addresses are adjacent.
+  const activation = (offset: number) =>
+    constants.length === 1 ? v128.load(activations, offset) : v128.load32Splat(activations, offset);
+  const unpack = int8 ? int8Codes : int16Codes;
+  const codes = perVector(v => unpack(k, format, arithmetic, block, [v, constants]));
+  const scales = perVector(v => blockScales(format, block, [v, constants]));
+  const n = codes[0].length / groups;
+  const results = perVector(v => {
+    let sum: V128 = v128.load(sums, 16 * v);
+    for (let g = 0; g < groups; g++) {
+      const pairs = codes[v].slice(g * n, (g + 1) * n).map((code, i) => [activation(16 * (g * n + i)), code] as const);
+      const initial = initialSum(format, arithmetic, activations, g);
+      const dot = arithmetic.dotAdd
+        ? dotAddInt8(k, pairs, initial)
+        : int8
+          ? dotInt8(format, pairs, constants[v].ones, initial)
+          : dotInt16(pairs);
+      const scaled = f32x4.mul(scales[v][g], activation(tile.scales));
+      sum = madd(scaled, f32x4.fromI32(dot), sum);
+      if (format.mins) sum = madd(scales[v][groups + g], activation(tile.sums + 16 * sumIndex(format, g)), sum);
+    }
+    return k.v128(sum);
+  });
+  for (const [v, sum] of [...results.entries()].reverse()) k.do(v128.store(sums, sum, 16 * v));
 }
 
 /** Index of a group's sums in a tile of activations: of the first half of a block, the second half, or the whole. */
@@ -185,17 +221,14 @@ export const initialSum = (
       )
     : undefined;
 
+/** Which vector of a tile, and the constants of all of them. */
+export type TileVector = readonly [v: number, constants: readonly Constants[]];
+
 /** The scales of a block, one vector per group, then its minima. */
-export function blockScales(k: Kernel, format: PackedFormat, block: I32, f16 = F16_TO_F32): V128[] {
-  const count = scaleBytes(format) / 8;
-  return Array.from({ length: Math.ceil(count / 2) }, (_, i) => k.v128(v128.load(block, 16 * i)))
-    .flatMap(eight => [
-      v128.shuffle(v128.zero, eight, lanes16(0, 8, 1, 9, 2, 10, 3, 11)),
-      v128.shuffle(v128.zero, eight, lanes16(4, 12, 5, 13, 6, 14, 7, 15)),
-    ])
-    .slice(0, count)
-    .map(high => highF16ToF32(high, f16));
-}
+export const blockScales = (format: PackedFormat, block: I32, [v, constants]: TileVector): V128[] =>
+  Array.from({ length: scaleBytes(format) / 8 }, (_, i) =>
+    loadF16x4(block, 8 * (constants.length * i + v), constants[v].f16),
+  );
 
 type Pairs = readonly (readonly [activations: V128, codes: V128])[];
 
@@ -237,15 +270,16 @@ type UnpackCodes = (
   format: PackedFormat,
   arithmetic: GemmArithmetic,
   block: I32,
-  constants: CodeConstants,
+  vector: TileVector,
 ) => V128[];
 
 /** The codes of a block as eight vectors of four columns x four rows: with their offset, or signed if they have 8 bits. */
-export const int8Codes: UnpackCodes = (k, format, arithmetic, block, constants) => {
+export const int8Codes: UnpackCodes = (k, format, arithmetic, block, [v, { length: vectors, [v]: own }]) => {
   const { bits, levels } = format;
-  const at = scaleBytes(format);
+  const constants = own.codes;
+  const at = vectors * scaleBytes(format) + 16 * v;
   const load = (first: number, count: number) =>
-    Array.from({ length: count }, (_, i) => k.v128(v128.load(block, at + 16 * (first + i))));
+    Array.from({ length: count }, (_, i) => k.v128(v128.load(block, at + 16 * vectors * (first + i))));
   if (bits === 8) return load(0, 8);
   const pairs = load(0, 4);
   const nibbles = [pairs, pairs.map(v => i16x8.shrU(v, 4))].flat().map(v => v128.and(v, constants.nibble));
@@ -262,11 +296,12 @@ export const int8Codes: UnpackCodes = (k, format, arithmetic, block, constants) 
 };
 
 /** The codes of a block as sixteen vectors of two columns x four rows: columns 0 2, 1 3, 4 6, 5 7, ... */
-export const int16Codes: UnpackCodes = (k, format, arithmetic, block, constants) => {
-  const vectors = int8Codes(k, format, arithmetic, block, constants);
+export const int16Codes: UnpackCodes = (k, format, arithmetic, block, [v, constants]) => {
+  const vectors = int8Codes(k, format, arithmetic, block, [v, constants]);
+  const { offset } = constants[v].codes;
   const shr = isNibble(format) ? i16x8.shrU : i16x8.shrS;
   return vectors.flatMap(vector => {
-    const v = k.v128(format.codeOffset && !format.levels ? i8x16.sub(vector, constants.offset) : vector);
+    const v = k.v128(format.codeOffset && !format.levels ? i8x16.sub(vector, offset) : vector);
     return [shr(i16x8.shl(v, 8), 8), shr(v, 8)];
   });
 };
@@ -278,11 +313,7 @@ export function gemmFloat(type: 'F32' | 'F16' | 'BF16'): Kernel {
   const { from, to } = chunkRange(k, outputs, 1, chunk, chunks);
   const size = type === 'F32' ? 4 : 2;
   const load = (at: I32): V128 =>
-    type === 'F32'
-      ? v128.load(at)
-      : type === 'F16'
-        ? lowF16ToF32(v128.load16x4U(at))
-        : i32x4.shl(v128.load16x4U(at), 16);
+    type === 'F32' ? v128.load(at) : type === 'F16' ? loadF16x4(at) : i32x4.shl(v128.load16x4U(at), 16);
   k.for(from, to, 1, o => {
     const weights = k.i32(index(w, size, i32.mul(o, cols)));
     k.for(0, rows, 1, row => {

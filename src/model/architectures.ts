@@ -136,6 +136,7 @@ export const architectures = {
     ropeFactors: true,
     fullEvery: 4,
     ropelessFull: true,
+    skipsPredictors: true,
   },
   chatglm: { models: 'ChatGLM 3, GLM-4 9B of 2024', pairing: 'adjacent', fusedGateUp: true },
   glm4: { models: 'GLM-4', pairing: 'adjacent', norms: 'both', fusedGateUp: true },

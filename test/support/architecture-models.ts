@@ -23,7 +23,6 @@ const PHI_NAME = { 'general.name': 'tiny' };
 const PHI_LONG = {
   ...PHI_NAME,
   'phi3.rope.dimension_count': 12,
-  'phi3.rope.scaling.type': 'longrope',
   'phi3.rope.scaling.original_context_length': 256,
   'phi3.rope.scaling.attn_factor': 1.19,
 };
@@ -257,6 +256,7 @@ export const architectureModels: Record<string, OracleModel> = {
     layers: 5,
     metadata: {
       'olmo2.attention.sliding_window': 40,
+      'olmo2.attention.sliding_window_pattern': arrayOf('bool', [true, true, true, false, true]),
       ...yarn('olmo2', 8, 64),
     },
   },
@@ -310,6 +310,7 @@ export const architectureModels: Record<string, OracleModel> = {
     tied: false,
     metadata: {
       'mellum.attention.sliding_window': 40,
+      'mellum.attention.sliding_window_pattern': arrayOf('bool', [true, true, true, false, true]),
       ...yarn('mellum', 8, 64),
     },
   },

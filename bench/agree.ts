@@ -3,7 +3,7 @@
  * (as in generation) against its precise mode over all positions, and the precise mode against js, the reference, over
  * the first positions only, because js is slow. Then perplexity against llama.cpp on the same rows, with f16 caches.
  *
- * With --device webgpu: the GPU against wasm, for each codec.
+ * With --kv '': the perplexity alone. With --device webgpu: the GPU against wasm, for each codec.
  */
 
 import { spawnSync } from 'node:child_process';
@@ -64,7 +64,7 @@ export async function benchAgree(options: Options): Promise<void> {
     return;
   }
   const rows: Comparison[] = [];
-  for (const cache of kv.split(',')) {
+  for (const cache of kv.split(',').filter(Boolean)) {
     const precise = await run({ ...wasm, precise: true }, positions, cache);
     const js = await run({ device: 'js' }, cache === 'f16' ? JS_POSITIONS.f16 : JS_POSITIONS.packed, cache);
     rows.push(

@@ -9,8 +9,8 @@ import { supportedArchitectures } from '../src/model/architectures.ts';
 import { answersThreeWays, architectureModels, divergencesFromLlamaCpp } from './support/architecture-models.ts';
 import { LONG_CASES } from './support/matrix.ts';
 
-/** Divergence per token, in nats; llama.cpp agrees with itself to .003. */
-const MAX_DIVERGENCE = 0.003;
+/** Divergence per token, in nats. A wrong factor in a RoPE of these models makes .0005; our own rounding makes 1e-5. */
+const MAX_DIVERGENCE = 1e-4;
 const PAGE = 16;
 
 /** On the GPU: those that take operations of their own. The others run the same kernels as llama, or as one of these. */
@@ -19,7 +19,8 @@ const ON_GPU = [
   'olmo2',
   'gemma2',
   'gpt-oss',
-  ...(LONG_CASES ? ['gemma3', 'qwen2moe', 'qwen3moe', 'olmoe'] : []),
+  'bailingmoe2',
+  ...(LONG_CASES ? ['ernie4_5-moe', 'gemma3', 'qwen2moe', 'qwen3moe', 'olmoe'] : []),
 ];
 const hasGpu = typeof (await findAdapter()) !== 'string';
 const models = Object.entries(architectureModels);

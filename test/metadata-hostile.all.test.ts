@@ -6,13 +6,13 @@ import { describe, expect, it } from 'vitest';
 import { F16 } from '../src/codec/spec.ts';
 import { loadEngine, type ModelFile, readModelFile } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
-import { supportedArchitectures } from '../src/model/architectures.ts';
+import { architectures, supportedArchitectures, type Traits } from '../src/model/architectures.ts';
 import { type Gguf, type MetadataValue, readGguf } from '../src/model/gguf.ts';
 import { bytesSource } from '../src/model/source.ts';
 import { createPlan } from '../src/plan/plan.ts';
 import { FormatError, UnsupportedError } from '../src/util/errors.ts';
 import { typed, writeGguf } from './support/gguf-writer.ts';
-import { tinyModel } from './support/tiny-model.ts';
+import { type TinyOptions, tinyModel } from './support/tiny-model.ts';
 
 const VALUES: readonly (MetadataValue | undefined)[] = [
   ...[undefined, 0, -1, 1, 0.5, 3, 255, 2 ** 16, 2 ** 31, 2 ** 53, -(2 ** 53), 1e-300, 1e300],
@@ -21,11 +21,16 @@ const VALUES: readonly (MetadataValue | undefined)[] = [
   ...[Float32Array.of(Number.NaN), new Uint8Array(10_000), Array<string>(300).fill('')],
 ];
 
+/** Beside experts that are chosen with biases: a shared one, and a dense layer. */
+const EXPERTS: TinyOptions = { layers: 3, denseLayers: 1, selectionBias: true, sharedFfn: 32 };
+
 /** A model whose RoPE is scaled, so that the keys of the scaling are read too. */
 const open = (architecture: (typeof supportedArchitectures)[number]): Promise<Gguf> => {
   const scaling = `${architecture}.rope.scaling`;
   const metadata = { [`${scaling}.type`]: 'yarn', [`${scaling}.factor`]: typed('f32', 4) };
-  return readGguf([bytesSource(writeGguf(tinyModel({ architecture, metadata })))]);
+  const { experts }: Traits = architectures[architecture];
+  const options = experts?.in === 'all' ? EXPERTS : {};
+  return readGguf([bytesSource(writeGguf(tinyModel({ architecture, metadata, ...options })))]);
 };
 
 /** The keys of a file that are read. */

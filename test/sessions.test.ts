@@ -5,8 +5,10 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, type Model } from '../src/api/model.ts';
 import { FormatError, InputError, KvasirError, UnsupportedError } from '../src/util/errors.ts';
+import { writeGguf } from './support/gguf-writer.ts';
 import { load, words } from './support/lifetimes.ts';
 import { matrix } from './support/matrix.ts';
+import { tinyModel } from './support/tiny-model.ts';
 
 const greedy = { temperature: 0, maxTokens: 24, ignoreEos: true };
 const long = words.slice(0, 90);
@@ -202,6 +204,23 @@ describe('a session that does not fit', () => {
     await expect(other.restore(path)).rejects.toThrow(UnsupportedError);
     await expect(other.restore(path)).rejects.toThrow(/another plan/);
     expect(other.stats()).toMatchObject({ idleSequences: 0, sharedLeaves: 0, cachedLeaves: 0 });
+  });
+
+  it('is refused with the difference: the RoPE of longer contexts', async () => {
+    const metadata = { 'phi3.rope.scaling.original_context_length': 256 };
+    const phi = new Blob([writeGguf(tinyModel({ architecture: 'phi3', kvHeads: 4, longRope: true, metadata }))]);
+    const loadPhi = (context: number) => loadModel(phi, { device: 'wasm', pageTokens: 16, context });
+    await using short = await loadPhi(256);
+    await using shorter = await loadPhi(200);
+    await using longer = await loadPhi(257);
+    const file = join(folder, 'phi.kvsession');
+    await using conversation = short.conversation();
+    await conversation.send(long, greedy).result();
+    await conversation.save(file);
+    await using _ = await shorter.restore(file);
+    await expect(longer.restore(file)).rejects.toThrow(
+      /another RoPE .*load the model with the context it was saved with/,
+    );
   });
 
   it('is refused if it is truncated or damaged, and nothing of it is kept', async () => {

@@ -36,6 +36,7 @@ import { createScheduler, type SchedulerStats } from '../engine/scheduler.ts';
 import type { Result, Stream, Token } from '../engine/stream.ts';
 import type { KvGraph } from '../eviction/graph/kv-graph.ts';
 import { createPolicy, type EvictionPolicyName } from '../eviction/policies.ts';
+import { defaultContext } from '../model/config.ts';
 import type { ModelConfig } from '../model/model-config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
@@ -210,7 +211,6 @@ export interface Model extends AsyncDisposableLike {
   dispose(): Promise<void>;
 }
 
-const MAX_DEFAULT_CONTEXT = 32768;
 /** A model is disposed after this time even if a store has not taken all pages. */
 const STORE_TIME_LIMIT_MS = 10_000;
 
@@ -223,7 +223,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   const { overflow = 'error', kvMemory = 'auto' } = options;
   const file = await openModelFile(input, options);
   const { config, template } = file;
-  const context = options.context ?? Math.min(config.context, MAX_DEFAULT_CONTEXT);
+  const context = options.context ?? defaultContext(config);
   const choose = async () => {
     const chosen = await resolvePlan(file, { ...options, context });
     const { plan } = chosen;

@@ -115,7 +115,7 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
   const { signal, out } = options;
   if (out !== undefined) await checkWritable(out);
   try {
-    const file = await openModelFile(name);
+    const file = await openModelFile(name, { context: options.context });
     return await calibrateFile(file, name, options).finally(() => file.gguf.close());
   } catch (error) {
     if (signal?.aborted && error === signal.reason) return undefined;
@@ -231,7 +231,7 @@ async function measure(
   const { scored } = job;
   if (scored === 0) return { sensitivities: {}, measurements: [] };
   const context = Math.min(longestOf(job.heldOut).length, PLAN_LENGTH * scored);
-  const file = await openModelFile(name);
+  const file = await openModelFile(name, { context: options.context });
   const { layers, width, vocab, kvHeads, headDim } = file.config;
   const plan = createPlan(F16, planShape(file));
   // The f16 activations and log probabilities that probes start from and are compared with.

@@ -40,7 +40,11 @@ export interface CalibrationDataOptions {
    * down to 6144; and up to as many from `texts`.
    */
   tokens?: number;
-  /** Tokens per row: the text is split into rows. Default: 1024, or the model's context if that is shorter. */
+  /**
+   * Tokens per row: the text is split into rows. Default: 1024, or the model's context if that is shorter. A model with one
+   * RoPE for short contexts and one for long ones is read with that of this context; by default, of the context that it is
+   * loaded with.
+   */
   context?: number;
   /** Keys and values kept per layer. Default: 12288, or what the rows have. */
   samples?: number;
@@ -115,7 +119,9 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
     attentionWeights.push(await readAttentionWeights(file, layer));
   }
   const text = sha256([...rows, ...chosen.heldOut].join('\n'));
-  const key = sha256(JSON.stringify([packageVersion, fingerprint, text, context, perRow, seed])).slice(0, 16);
+  const key = sha256(
+    JSON.stringify([packageVersion, fingerprint, [...rope.frequencies], text, context, perRow, seed]),
+  ).slice(0, 16);
   const codecsHash = sha256([...codecs.keys()].join()).slice(0, 8);
   const checkpoint = await openCheckpoint(join(await kvasirCacheDir(), 'calibrate', key));
   return {

@@ -8,10 +8,11 @@ export interface InspectedFile extends ModelFile {
   isDownloaded: boolean;
 }
 
-export async function openInspectedFile(model: string): Promise<InspectedFile> {
+/** `context`: max tokens per sequence that the model would be loaded with. */
+export async function openInspectedFile(model: string, context?: number): Promise<InspectedFile> {
   const local = await openModel(model).catch((error): undefined => {
     if (!(error instanceof NotDownloadedError)) throw error;
   });
   const opened: OpenedModel = local ?? { gguf: await openHubModel(model, { onMessage: console.error }), paths: [] };
-  return { ...(await readModelFile(opened)), isDownloaded: local !== undefined };
+  return { ...(await readModelFile(opened, { context })), isDownloaded: local !== undefined };
 }

@@ -2,6 +2,7 @@
 import { toPrintable } from '../hub/format.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { type KeyBias, readKeyBias } from '../model/key-bias.ts';
+import type { ExpertsConfig } from '../model/model-config.ts';
 import type { RopeConfig } from '../model/rope.ts';
 import { memoryReport } from '../plan/memory.ts';
 import { DEFAULT_PRESET } from '../plan/presets.ts';
@@ -40,7 +41,7 @@ export async function showModel(model: string, flags: Flags): Promise<void> {
 }
 
 async function inspectModel(model: string, flags: Flags) {
-  const file = await openInspectedFile(model);
+  const file = await openInspectedFile(model, flags.context);
   const { gguf, config, tokenizer, isDownloaded } = file;
   // One request per layer would take long.
   const keyBias = isDownloaded ? await readKeyBias(gguf, config).finally(gguf.close) : undefined;
@@ -123,6 +124,7 @@ function render(inspection: Inspection, tiers?: readonly Tier[]): string {
       ['runs', runsText(inspection)],
       ['size', formatFileSize(bytes)],
       ['layers', `${config.layers} of width ${formatCount(config.width)}, feed-forward ${formatCount(config.ffn)}`],
+      ['experts', config.experts && expertsText(config.experts)],
       [
         'attention',
         `${formatPlural(config.heads, 'query head')}, ${formatPlural(config.kvHeads, 'KV head')}, head dimension ${config.headDim}`,
@@ -170,8 +172,21 @@ const runsText = ({ runs, bytes: { weights, memory } }: Inspection): string =>
 
 function ropeText({ base, dims, scaling, factors }: RopeConfig): string {
   const scaled = scaling.type === 'none' ? '' : `, ${scaling.type} x${scaling.factor}`;
-  return `base ${formatCount(base)}, ${dims} dims${scaled}${factors ? ', frequency factors' : ''}`;
+  return `base ${formatCount(base)}, ${dims} dims${scaled}${factors ? `, ${factorsText(factors)}` : ''}`;
 }
+
+/** LongRoPE has two sets of factors; `--context` chooses. */
+const factorsText = (tensor: string): string =>
+  `frequency factors${tensor.includes('short') ? ' for short contexts' : tensor.includes('long') ? ' for long contexts' : ''}`;
+
+const expertsText = ({ count, used, shared, denseLayers }: ExpertsConfig): string =>
+  [
+    `${used} of ${count} per token`,
+    shared && 'a shared one',
+    denseLayers > 0 && `none in the first ${formatPlural(denseLayers, 'layer')}`,
+  ]
+    .filter(Boolean)
+    .join(', ');
 
 function windowsText({ attentionWindows }: Inspection['config']): string | undefined {
   const windows = attentionWindows.filter(window => window !== undefined);

@@ -11,6 +11,7 @@ import type { ModelConfig } from '../model/model-config.ts';
 import { type ModelDescription, readModel } from '../model/read-model.ts';
 import type { RopeFrequencies } from '../model/rope.ts';
 import type { ChatTemplate } from '../model/template.ts';
+import { loadedTensors } from '../model/tensor-shapes.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
 import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weights.ts';
 import type { Plan, PlanShape } from '../plan/plan.ts';
@@ -90,13 +91,24 @@ export interface ModelFile extends OpenedModel, ModelDescription {
   rope: RopeFrequencies;
 }
 
-export const openModelFile = async (input: ModelInput, options?: OpenOptions): Promise<ModelFile> =>
-  readModelFile(await openModel(input, options));
+export interface ModelFileOptions extends OpenOptions {
+  /**
+   * Max tokens per sequence that the model will be loaded with: some models choose their RoPE by it. Default: what `loadModel`
+   * takes.
+   */
+  context?: number;
+}
+
+export const openModelFile = async (input: ModelInput, options?: ModelFileOptions): Promise<ModelFile> =>
+  readModelFile(await openModel(input, options), options);
 
 /** Closes the file on errors. */
-export async function readModelFile({ gguf, paths }: OpenedModel): Promise<ModelFile> {
+export async function readModelFile(
+  { gguf, paths }: OpenedModel,
+  options?: Pick<ModelFileOptions, 'context'>,
+): Promise<ModelFile> {
   try {
-    const model = readModel(gguf);
+    const model = readModel(gguf, options);
     return { paths, gguf, ...model, rope: await readRopeFrequencies(gguf, model.config) };
   } catch (error) {
     await gguf.close();
@@ -133,7 +145,7 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     const rows = maxBatchRows(options.prefillChunk, device);
     // WebGPU cannot report free GPU memory; allocations fail when there is none left.
     const limit = options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : platform.memoryLimit());
-    const budget = checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
+    const budget = checkBudget({ ...cache, config, tensors: loadedTensors(config, gguf.tensors), device, rows }, limit);
     // Nothing is downloaded but the header until the model is known to run.
     for (const shard of gguf.shards) await shard.complete?.();
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
@@ -210,9 +222,9 @@ function createEngine(parts: Parts): Engine {
       }),
     dispose() {
       disposal ??= queue(async () => {
-        const { rows: _, projections: __, shared, ...tensors } = engine.scratch;
-        for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
-        for (const tensor of Object.values<Tensor>({ ...shared })) device.free(tensor);
+        const { rows: _, projections: __, shared, dense, ...tensors } = engine.scratch;
+        for (const group of [tensors, { ...shared }, { ...dense }])
+          for (const tensor of Object.values<Tensor>(group)) device.free(tensor);
         // A reference to the engine must not keep gigabytes alive.
         Object.assign(engine, { weights: undefined, scratch: undefined, device: undefined });
         await device.dispose();

@@ -61,6 +61,32 @@ const profileNotices = ({ notices }: Model) => notices.filter(notice => notice.i
 
 const load = (input: string, kv: string, profile?: ProfileInput) => loadModel(input, { kv, profile, device: 'js' });
 
+it('a profile of the RoPE for other contexts is not used, and an error if it is given', async () => {
+  const metadata = { 'phi3.rope.scaling.original_context_length': 256 };
+  const phi = await writeTempModel(
+    tinyModel({ architecture: 'phi3', kvHeads: 4, headDim: 32, longRope: true, metadata }),
+  );
+  const file = await openModelFile(phi);
+  await file.gguf.close();
+  const { key = {}, value = {} } = placeholderLearned(parseSpec('tq35-v'), planShape(file));
+  const profile = await encodeProfile({
+    ...smallContent,
+    fingerprint: await modelFingerprint(file),
+    shape: profileShape(file),
+    learned: Array.from({ length: file.config.layers }, () => ({ key, value })),
+  });
+  await writeFile(phi.replace(/\.gguf$/, '.kvprofile'), profile);
+  const device = 'js';
+  await using long = await loadModel(phi, { kv: 'tq35-v', device });
+  expect(profileNotices(long)).toEqual([]);
+  await using short = await loadModel(phi, { context: 256, device });
+  expect(profileNotices(short)).toEqual([expect.stringContaining('learned with another RoPE')]);
+  await expect(loadModel(phi, { kv: 'tq4', context: 256, device, profile })).rejects.toThrow(
+    /learned with another RoPE/,
+  );
+  await rm(dirname(phi), { recursive: true });
+});
+
 describe('a profile that is given', () => {
   it('as a URL or as bytes is used', async () => {
     const path = join(cache, 'a b.kvprofile');

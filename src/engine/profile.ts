@@ -4,7 +4,7 @@ import { formatSpec, type KvSpec } from '../codec/spec.ts';
 import { type DeviceName, isGpu } from '../kernel/open.ts';
 import { isAuto, type PlanSpec } from '../plan/auto.ts';
 import { defaultCodecs, missingCodecs, placeholderForAll } from '../plan/default-codecs.ts';
-import { checkProfile, type ProfileShape } from '../plan/profile.ts';
+import { checkProfile, hasRopeOf, OTHER_ROPE, type ProfileShape } from '../plan/profile.ts';
 import { openProfile, type ProfileInput } from '../plan/profile-input.ts';
 import { findProfile, mayHaveProfile, type ProfileSearch } from '../plan/profile-store.ts';
 import { platform } from '../platform/node.ts';
@@ -89,6 +89,8 @@ export async function resolveProfile(
   const fingerprint = needsFingerprint ? await modelFingerprint(file, options) : undefined;
   if (input === undefined && fingerprint !== undefined)
     Object.assign(search, await findProfile(file.paths[0], fingerprint));
+  if (input === undefined && search.profile && !hasRopeOf(search.profile, profileShape(file)))
+    Object.assign(search, { profile: undefined, path: undefined, notice: OTHER_ROPE });
   if (search.profile) checkProfile(search.profile, profileShape(file), fingerprint);
   for (const spec of specs) if (!isAuto(spec) && needsProfile(spec)) await checkLearnedFor(file, spec, search);
   return search;

@@ -11,7 +11,7 @@ import { dequantize } from '../kernel/weights/dequantize.ts';
 import { type WeightType, weightBytes, weightFormats } from '../kernel/weights/types.ts';
 import { type Chunk, createScratch, forward, type LoadedModel, restoreKeysAndValues } from '../model/forward.ts';
 import { type Gguf, requireTensor } from '../model/gguf.ts';
-import type { ModelConfig } from '../model/model-config.ts';
+import type { ExpertsConfig, ModelConfig } from '../model/model-config.ts';
 import { bytesSource } from '../model/source.ts';
 import { tensorShapes } from '../model/tensor-shapes.ts';
 import { loadWeights } from '../model/weights.ts';
@@ -43,7 +43,7 @@ interface TestedModel {
 export async function selfTest(device: Device, model: TestedModel, plan: Plan): Promise<string | undefined> {
   // Loaded on use, as in kernel/open.ts: a page that has it twice would load it from two files.
   const { createJsDevice } = await import('../kernel/js/device.ts');
-  for (const layer of differentLayers(plan.leaf.layers)) {
+  for (const layer of differentLayers(plan.leaf.layers, model.config)) {
     const small = smallModel(model, plan, layer);
     const expected = await run(createJsDevice(), small);
     const found = await run(device, small);
@@ -61,10 +61,10 @@ export async function selfTest(device: Device, model: TestedModel, plan: Plan): 
   return undefined;
 }
 
-/** One layer of each kind of page. */
-function differentLayers(layers: readonly KvLayer[]): number[] {
-  const kinds = layers.map(({ keys, values, window }) =>
-    [keys.layout.encoding.kind, values.layout.encoding.kind, window].join(),
+/** One layer of each kind of page and of feed-forward network. */
+function differentLayers(layers: readonly KvLayer[], { experts }: ModelConfig): number[] {
+  const kinds = layers.map(({ keys, values, window }, layer) =>
+    [keys.layout.encoding.kind, values.layout.encoding.kind, window, experts && layer < experts.denseLayers].join(),
   );
   return [...new Set(kinds)].map(kind => kinds.indexOf(kind));
 }
@@ -85,12 +85,17 @@ function smallModel({ gguf, config, rope }: TestedModel, plan: Plan, layer: numb
     // Low enough to make a difference.
     ...{ attentionSoftcap: Math.min(1, attentionSoftcap), logitSoftcap: Math.min(1, logitSoftcap) },
     // Every row uses all experts, since rounding may choose others.
-    experts: experts && { ...experts, count: EXPERTS, used: EXPERTS, shared: experts.shared && WIDTH },
+    experts: experts && layer >= experts.denseLayers ? smallExperts(experts) : undefined,
   };
   const typeOf = (name: string) => requireTensor(gguf, name.replace(/^blk\.0\./, `blk.${layer}.`)).type;
   const leaf = leafLayout([plan.leaf.layers[layer]], { windows: small.attentionWindows });
   return { gguf: randomFile(small, typeOf), config: small, rope, plan: { ...plan, leaf } };
 }
+
+const smallExperts = ({ routing: { groups: _, ...routing }, ...experts }: ExpertsConfig): ExpertsConfig => ({
+  ...{ ...experts, routing, denseLayers: 0, count: EXPERTS, used: EXPERTS, ffn: WIDTH },
+  shared: experts.shared && { ...experts.shared, ffn: WIDTH },
+});
 
 /** A model file with random weights: vectors of size 1, and matrices that keep the size of what they multiply. */
 function randomFile(config: ModelConfig, typeOf: (name: string) => WeightType): Gguf {

@@ -132,7 +132,7 @@ export async function evaluate(model: ModelInput, options: EvaluateOptions): Pro
   evaluateRules.text(options?.text, 'text');
   const { text, context = 2048, skipRows = 0, parseSpecialTokens, signal, onProgress } = options;
   const from = options.from ?? Math.floor(context / 2);
-  const { file, ...setup } = await openForEvaluation(model, options);
+  const { file, ...setup } = await openForEvaluation(model, { ...options, context });
   const { plans } = setup;
   const { tokenizer, config } = file;
   // The f16 log probabilities of a block, which the others are compared with.
@@ -173,11 +173,12 @@ export async function evaluateNeedle(
 ): Promise<NeedleEvaluation> {
   checkOptions('evaluateNeedle', options, needleRules);
   const { lengths = [1000, 2000, 4000, 6000], depths = 10, documents = 4, seed = 1, signal, onProgress } = options;
-  const { file, ...setup } = await openForEvaluation(model, options);
+  const longest = Math.max(...lengths) + QUESTION_TOKENS;
+  const { file, ...setup } = await openForEvaluation(model, { ...options, context: longest });
   const { plans } = setup;
   const { name, context: maxContext } = file.config;
   const plan = plans.reduce((a, b) => (planBytes(b, maxContext) > planBytes(a, maxContext) ? b : a));
-  const context = Math.min(maxContext, Math.max(...lengths) + QUESTION_TOKENS);
+  const context = Math.min(maxContext, longest);
   const engine = await loadEngine(file, { plan, context }, engineOptions(options));
   try {
     const rows = await measureNeedle(engine, { plans, lengths, depths, documents, seed, signal, onProgress });

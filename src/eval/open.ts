@@ -18,12 +18,14 @@ export interface OpenForEvaluationOptions {
   profile?: ProfileInput;
   pageTokens?: number;
   memoryLimit?: number;
+  /** Max tokens of a sequence. Default: what `loadModel` takes. */
+  context?: number;
   signal?: AbortSignal;
 }
 
 export async function openForEvaluation(model: ModelInput, options: OpenForEvaluationOptions) {
-  const { kv, profile: input, pageTokens, memoryLimit, signal } = options;
-  const file: ModelFile = await openModelFile(model, { memoryLimit });
+  const { kv, profile: input, pageTokens, memoryLimit, context, signal } = options;
+  const file: ModelFile = await openModelFile(model, { memoryLimit, context });
   try {
     const specs = kv?.map(parsePlanSpec);
     const { profile, notice } = await resolveProfile(file, specs ?? [AUTO], input, { signal });

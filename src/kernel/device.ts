@@ -39,7 +39,21 @@ export interface Projection {
 /** Weights of [expert][output] rows, and a bias of the same shape. */
 export type ExpertProjection = Pick<Projection, 'weights' | 'out' | 'bias'>;
 
-export type ExpertWeighting = 'softmax of chosen' | 'softmax of all' | 'sigmoid';
+/** How the experts of a row follow from the logits of its router, and what they weigh. */
+export interface RoutingRule {
+  /** The score of an expert: the softmax of the logits, or the sigmoid of its own. */
+  readonly scores: 'softmax' | 'sigmoid';
+  /** Weights are the scores of the chosen experts, divided by their sum or not, times `scale`. */
+  readonly normalized: boolean;
+  readonly scale: number;
+  /**
+   * Experts are in `count` groups of neighbours, of which the `used` best are chosen from: those with the largest sums of
+   * their two best scores.
+   */
+  readonly groups?: { readonly count: number; readonly used: number };
+}
+/** Sums of scores are at least this before weights are divided by them. */
+export const MIN_SCORE_SUM = 2 ** -14;
 
 /** The experts of each row, best first, and their weights: both [rows][experts per row]. Ids are stored as floats. */
 export interface Routing {
@@ -211,10 +225,10 @@ export interface Device {
    */
   project(x: Tensor, rows: number, projections: readonly Projection[], prefillRows?: number): void;
   /**
-   * Chooses the experts with the largest logits, the first of equal ones. Their weights are the softmax over all experts, or
-   * over the chosen ones; or the sigmoid of each logit.
+   * Chooses the experts with the largest logits, the first of equal ones; or with the largest scores, if there are groups or
+   * a `bias`, which is added to each expert's score for the choice alone.
    */
-  route(logits: Tensor, rows: number, routing: Routing, weighting: ExpertWeighting): void;
+  route(logits: Tensor, rows: number, routing: Routing, rule: RoutingRule, bias?: Tensor): void;
   /**
    * Like `project`, with the weights of each row's experts: a matrix holds those of all experts one after the other, and so
    * does a bias. Row r and its i-th expert write row r * (experts per row) + i of `out`. `x` has one row per row, or one per

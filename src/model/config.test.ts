@@ -50,7 +50,8 @@ describe('reading a config', () => {
       layerRopes: ['global', 'global'],
       attentionWindows: [undefined, undefined],
       qkvBias: false,
-      otherBiases: false,
+      attentionOutputBias: false,
+      feedForwardBias: false,
       sinkLogits: false,
       ropeFirst: false,
       norms: 'inputs',
@@ -115,6 +116,69 @@ describe('reading a config', () => {
     expect((await config({ architecture: 'gemma3' })).attentionWindows).toEqual([undefined, undefined]);
   });
 
+  it('of mixtures of experts: how they are scored, groups, dense layers and shared experts', async () => {
+    const bailing = (metadata: TinyOptions['metadata'] = {}, options: TinyOptions = {}) =>
+      withMeta(
+        { 'bailingmoe2.expert_gating_func': 2, 'bailingmoe2.expert_weights_scale': typed('f32', 2.5), ...metadata },
+        { architecture: 'bailingmoe2', layers: 3, denseLayers: 1, experts: [16, 4], sharedFfn: 96, ...options },
+      );
+    expect(await bailing()).toMatchObject({
+      ffn: 192,
+      experts: {
+        ...{ count: 16, used: 4, ffn: 128, denseLayers: 1, selectionBias: false, shared: { ffn: 96, gated: false } },
+        routing: { scores: 'sigmoid', normalized: false, scale: 2.5 },
+      },
+    });
+    const groups = (count: number, used: number) =>
+      bailing({ 'bailingmoe2.expert_group_count': count, 'bailingmoe2.expert_group_used_count': used });
+    expect((await groups(4, 2)).experts?.routing.groups).toEqual({ count: 4, used: 2 });
+    for (const [count, used] of [
+      [1, 1],
+      [4, 4],
+    ])
+      expect((await groups(count, used)).experts?.routing.groups).toBe(undefined);
+    await expect(groups(3, 2)).rejects.toThrow(/16 experts are not 3 groups/);
+    await expect(groups(16, 2)).rejects.toThrow(/16 experts are not 16 groups of two or more/);
+    await expect(groups(8, 1)).rejects.toThrow(/1 groups of 2 experts are not 4 experts/);
+    expect((await bailing({ 'bailingmoe2.expert_gating_func': 1 })).experts?.routing.scores).toBe('softmax');
+    expect((await bailing({ 'bailingmoe2.expert_weights_norm': true })).experts?.routing.normalized).toBe(true);
+    await expect(bailing({ 'bailingmoe2.expert_weights_norm': 1 })).rejects.toThrow(/must be true or false/);
+    await expect(bailing({ 'bailingmoe2.expert_gating_func': 4 })).rejects.toThrow(/scored by function 4/);
+    await expect(bailing({ 'bailingmoe2.leading_dense_block_count': 3 })).rejects.toThrow(/all 3 layers are dense/);
+    await expect(bailing({ 'bailingmoe2.interleave_moe_layer_step': 2 })).rejects.toThrow(UnsupportedError);
+    expect((await bailing({}, { sharedFfn: undefined })).experts?.shared).toBe(undefined);
+  });
+
+  it('without the layers at the end that predict further tokens', async () => {
+    const options: TinyOptions = { architecture: 'glm4moe', layers: 3, predictors: 1 };
+    expect((await config(options)).layers).toBe(3);
+    const all = { 'glm4moe.nextn_predict_layers': 4 };
+    await expect(withMeta(all, options)).rejects.toThrow(/all 4 layers predict further tokens/);
+    await expect(config({ layers: 3, predictors: 1 })).rejects.toThrow(/layers that predict further tokens/);
+  });
+
+  it('of phi3: the RoPE of the loaded context', async () => {
+    const metadata = { 'phi3.rope.scaling.original_context_length': 256, 'phi3.context_length': 65536 };
+    const gguf = await open(tinyModel({ architecture: 'phi3', kvHeads: 4, longRope: true, metadata }));
+    const factors = (context?: number) => readConfig(gguf, { context }).rope.factors;
+    expect([factors(), factors(257), factors(256), factors(1)]).toEqual([
+      'rope_factors_long.weight',
+      'rope_factors_long.weight',
+      'rope_factors_short.weight',
+      'rope_factors_short.weight',
+    ]);
+  });
+
+  it('of minicpm without scales, as it was first converted', async () => {
+    const none = { 'minicpm.embedding_scale': undefined, 'minicpm.residual_scale': undefined };
+    const found = await withMeta(
+      { ...none, 'minicpm.logit_scale': undefined },
+      { architecture: 'minicpm', width: 512 },
+    );
+    expect(found.logitScale).toBe(0.5);
+    expect(found.embeddingScale).toBeCloseTo((12 * Math.sqrt(2)) / 1.4, 12);
+  });
+
   it('of gemma3 with an image encoder, which is ignored', async () => {
     const { metadata, tensors } = tinyModel({ architecture: 'gemma3' });
     const image = { ...tensors[0], name: 'v.blk.0.attn_q.weight' };
@@ -171,7 +235,7 @@ describe('RoPE scaling', () => {
     const yarn = { 'llama.rope.scaling.type': 'yarn', 'llama.rope.scaling.factor': typed('f32', 4) };
     expect(await scaling(yarn)).toMatchObject({
       attnFactor: 1,
-      scaling: { type: 'yarn', factor: 4, originalContext: 512, betaFast: 32, betaSlow: 1, extFactor: 1 },
+      scaling: { type: 'yarn', factor: 4, originalContext: 512, betaFast: 32, betaSlow: 1 },
     });
     const more = {
       ...yarn,
@@ -179,11 +243,13 @@ describe('RoPE scaling', () => {
       'llama.rope.scaling.attn_factor': typed('f32', 1.5),
       'llama.rope.scaling.yarn_beta_fast': typed('f32', 16),
       'llama.rope.scaling.yarn_beta_slow': typed('f32', 2),
-      'llama.rope.scaling.yarn_ext_factor': typed('f32', -1),
+      // What converters write, and is not read.
+      'llama.rope.scaling.yarn_ext_factor': typed('f32', 0.5),
+      'llama.rope.scaling.yarn_attn_factor': typed('f32', 1.25),
     };
     expect(await scaling(more)).toMatchObject({
       attnFactor: 1.5,
-      scaling: { originalContext: 128, betaFast: 16, betaSlow: 2, extFactor: 1 },
+      scaling: { originalContext: 128, betaFast: 16, betaSlow: 2 },
     });
   });
 
@@ -265,14 +331,9 @@ describe('a model is rejected', () => {
     await expect(qwen({ 'qwen3moe.expert_count': 0 })).rejects.toThrow(/expert_count must be from 1/);
     await expect(qwen({ 'qwen3moe.expert_count': undefined })).rejects.toThrow(/expert_count is missing/);
     await expect(qwen({ 'qwen3moe.expert_count': 4 })).rejects.toThrow(/ffn_gate_inp\.weight should be \[64,4\]/);
-    const shared = { 'qwen2moe.expert_shared_feed_forward_length': 64 };
-    await expect(withMeta(shared, { architecture: 'qwen2moe', tied: false })).rejects.toThrow(
-      /ffn_gate_shexp\.weight should be \[64,64\]/,
-    );
     await expect(qwen({ 'qwen3moe.expert_feed_forward_length': 64 })).rejects.toThrow(
       /ffn_gate_exps\.weight should be \[64,64,8\].* is \[64,128,8\]/,
     );
-    await expect(qwen({ 'qwen3moe.expert_weights_scale': 2.5 })).rejects.toThrow(UnsupportedError);
   });
 
   it('for a gpt-oss model without sinks, with sinks for other heads, or without a bias', async () => {
@@ -297,8 +358,6 @@ describe('a model is rejected', () => {
     const flat = tensors.map(t => (t.name === 'blk.0.attn_q.weight' ? { ...t, shape: [64 * 64] } : t));
     const misshapen = await open({ metadata, tensors: flat });
     expect(() => readConfig(misshapen)).toThrow(/attn_q\.weight should be \[64,64\].* is \[4096\]/);
-    const biased = await open(tinyModel({ architecture: 'qwen3', bias: true }));
-    expect(() => readConfig(biased)).toThrow(UnsupportedError);
     const unbiased = await open(tinyModel({ architecture: 'qwen2', bias: false }));
     expect(() => readConfig(unbiased)).toThrow(/no tensor blk\.0\.attn_q\.bias/);
     const factors = await open(tinyModel({ ropeFactors: [1, 2, 3] }));

@@ -2,6 +2,7 @@
  * Reads a model's configuration from its metadata and checks it against its tensors. A model that would not run
  * correctly is rejected here: an unsupported architecture, or a missing, misshapen or unknown tensor.
  */
+import type { RoutingRule } from '../kernel/device.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { type Architecture, architectures, supportedArchitectures, type Traits } from './architectures.ts';
 import { type Gguf, readTensorAsFloat32, requireTensor } from './gguf.ts';
@@ -19,35 +20,47 @@ import {
 import { checkTensors } from './tensor-shapes.ts';
 import { unsupportedArchitectures } from './unsupported-architectures.ts';
 
-/** Reads a model's config and checks that its metadata and tensors agree. */
-export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfig {
+const MAX_DEFAULT_CONTEXT = 32768;
+
+/** The max tokens per sequence, unless the caller wants another number. */
+export const defaultContext = ({ context }: Pick<ModelConfig, 'context'>): number =>
+  Math.min(context, MAX_DEFAULT_CONTEXT);
+
+/**
+ * Reads a model's config and checks that its metadata and tensors agree. `context`: max tokens per sequence, by which some
+ * models choose their RoPE.
+ */
+export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>, options: { context?: number } = {}): ModelConfig {
   const architecture = readArchitecture(gguf);
   const traits: Traits = architectures[architecture];
   const meta = createMetadataReader(gguf.metadata, `${architecture}.`);
   rejectUnsupported(meta, traits);
 
-  const layers = meta.integer('block_count', { max: 4096 });
+  const blocks = meta.integer('block_count', { max: 4096 });
+  const layers = blocks - readPredictorLayers(meta, traits, blocks);
   const width = meta.integer('embedding_length', { max: 2 ** 20 });
   const heads = meta.integer('attention.head_count', { max: 2 ** 14, layers });
   const kvHeads = meta.integer('attention.head_count_kv', { max: 2 ** 14, layers, fallback: heads });
   if (heads % kvHeads !== 0) meta.fail(`${heads} query heads cannot share ${kvHeads} key-value heads evenly`);
   const headDim = readHeadDim(meta, width, heads);
-  const experts = readExperts(meta, traits);
-  const ffn = readInnerWidth(meta, layers, experts);
+  const experts = readExperts(meta, traits, layers, gguf.tensors);
+  const ffn = experts?.denseLayers === 0 ? experts.ffn : readInnerWidth(meta, layers);
   const context = meta.integer('context_length', { max: 2 ** 31 - 1 });
-  const scales = readScales(meta, traits, width);
+  const loaded = options.context ?? defaultContext({ context });
+  const scales = readScales(meta, traits, { layers, width });
   const rope: RopeConfig = {
     base: meta.float('rope.freq_base', { min: 1.001, max: 1e15, fallback: 10000 }),
     dims: readRopeDims(meta, headDim),
     pairing: traits.pairing,
     scaling: readRopeScaling(meta, traits, context),
-    attnFactor: readAttnFactor(meta),
-    factors: findRopeFactors(meta, traits, context, gguf.tensors),
+    attnFactor: meta.float('rope.scaling.attn_factor', { min: 1e-3, max: 1e3, fallback: 1 }),
+    factors: findRopeFactors(meta, traits, { trained: context, loaded }, gguf.tensors),
     sharpening: readSharpening(meta, context),
   };
   // Only rotated dims can be made larger with the rotation.
   if (rope.sharpening && rope.dims < headDim) meta.unsupported('attention.temperature_scale with a partial RoPE');
   const attentionWindows = readWindows(meta, traits, layers);
+  const has = (tensor: string) => gguf.tensors.has(`blk.0.${tensor}`);
 
   const config: ModelConfig = {
     architecture,
@@ -74,15 +87,16 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
     localRope: readLocalRope(meta, traits, rope),
     layerRopes: readLayerRopes(meta, traits, attentionWindows),
     attentionWindows,
-    qkvBias: traits.bias === 'optional' ? hasBias(gguf.tensors) : traits.bias !== undefined,
-    otherBiases: traits.bias === 'everywhere',
+    qkvBias: traits.bias !== undefined || has('attn_q.bias') || has('attn_qkv.bias'),
+    attentionOutputBias: traits.bias === 'everywhere' || has('attn_output.bias'),
+    feedForwardBias: traits.bias === 'everywhere' || has('ffn_up.bias'),
     sinkLogits: traits.sinkLogits ?? false,
-    qkNorm: traits.qkNorm,
+    qkNorm: traits.qkNorm !== 'optional' ? traits.qkNorm : has('attn_q_norm.weight') ? 'head' : undefined,
     ropeFirst: traits.ropeFirst ?? false,
     norms: traits.norms ?? 'inputs',
     ffnNorm: traits.ffnNorm ?? 'ffn_norm',
     activation: traits.activation ?? 'silu',
-    fusedQkv: gguf.tensors.has('blk.0.attn_qkv.weight'),
+    fusedQkv: has('attn_qkv.weight'),
     fusedGateUp: traits.fusedGateUp ?? false,
     tiedOutput: !gguf.tensors.has('output.weight'),
   };
@@ -139,26 +153,65 @@ function readHeadDim(meta: MetadataReader, width: number, heads: number): number
   return headDim;
 }
 
-function readExperts(meta: MetadataReader, { experts }: Traits): ExpertsConfig | undefined {
+/** llama.cpp's numbers for how experts are scored. */
+const SCORES: Record<number, ExpertsConfig['routing']['scores']> = { 1: 'softmax', 2: 'sigmoid' };
+
+function readExperts(
+  meta: MetadataReader,
+  { experts }: Traits,
+  layers: number,
+  tensors: Gguf['tensors'],
+): ExpertsConfig | undefined {
   const isDense = !meta.value('expert_count');
   if (!experts && !isDense) meta.unsupported('a mixture of experts');
   if (!experts || (isDense && experts.in === 'some')) return undefined;
   const count = meta.integer('expert_count', { max: 4096 });
   const used = meta.integer('expert_used_count', { max: count });
-  // Some files write zero for the default.
-  const scale = meta.float('expert_weights_scale', { min: 0, max: 1e6, fallback: 0 }) || 1;
-  if (scale !== 1) meta.unsupported(`experts whose weights are multiplied by ${scale}`);
-  const { softmaxOver } = experts;
-  if (!experts.shared) return { count, used, softmaxOver };
-  const key = 'expert_shared_feed_forward_length';
-  const shared = meta.integer(meta.value(key) === undefined ? 'feed_forward_length' : key, { max: 2 ** 24 });
-  return { count, used, softmaxOver, shared };
+  // Zero is the default of these keys.
+  const orZero = (key: string, max: number) => (meta.value(key) ? meta.integer(key, { max }) : 0);
+  if (orZero('interleave_moe_layer_step', 4096) > 1) meta.unsupported('experts in every other layer');
+  const denseLayers = orZero('leading_dense_block_count', layers);
+  if (denseLayers === layers) meta.fail(`all ${layers} layers are dense`);
+  const scoring = orZero('expert_gating_func', 255);
+  const scores = scoring === 0 ? (experts.scores ?? 'softmax') : SCORES[scoring];
+  if (!scores) meta.unsupported(`experts scored by function ${scoring}`);
+  const sharedTensor = `blk.${denseLayers}.ffn_up_shexp.weight`;
+  const shared = tensors.get(sharedTensor);
+  if (experts.gatesShared && !shared) meta.fail(`there is no tensor ${sharedTensor}`);
+  return {
+    count,
+    used,
+    ffn: readInnerWidth(meta, layers, 'expert_feed_forward_length'),
+    denseLayers,
+    routing: {
+      scores,
+      normalized: meta.boolean('expert_weights_norm', !experts.unnormalized),
+      // Some files write zero for the default.
+      scale: meta.float('expert_weights_scale', { min: 0, max: 1e6, fallback: 0 }) || 1,
+      ...readGroups(meta, count, used),
+    },
+    selectionBias: tensors.has(`blk.${denseLayers}.exp_probs_b.bias`),
+    // Files write its width, or the number of shared experts, whose widths add up, in several ways.
+    ...(shared && { shared: { ffn: shared.shape[1], gated: experts.gatesShared ?? false } }),
+  };
+}
+
+/** A single group is as good as none. */
+function readGroups(meta: MetadataReader, experts: number, usedExperts: number): Pick<RoutingRule, 'groups'> {
+  const key = 'expert_group_count';
+  const count = meta.value(key) ? meta.integer(key, { max: experts }) : 1;
+  if (count === 1) return {};
+  const used = meta.integer('expert_group_used_count', { max: count });
+  const size = experts / count;
+  if (!Number.isInteger(size) || size < 2) meta.fail(`${experts} experts are not ${count} groups of two or more`);
+  if (used * size < usedExperts) meta.fail(`${used} groups of ${size} experts are not ${usedExperts} experts`);
+  return used === count ? {} : { groups: { count, used } };
 }
 
 /** Some architectures write the width of an expert apart from that of a dense network. */
-function readInnerWidth(meta: MetadataReader, layers: number, experts?: ExpertsConfig): number {
-  const ofExpert = experts && meta.value('expert_feed_forward_length') !== undefined;
-  return meta.integer(ofExpert ? 'expert_feed_forward_length' : 'feed_forward_length', { max: 2 ** 24, layers });
+function readInnerWidth(meta: MetadataReader, layers: number, key = 'feed_forward_length'): number {
+  const given = meta.value(key) === undefined ? 'feed_forward_length' : key;
+  return meta.integer(given, { max: 2 ** 24, layers });
 }
 
 function readRopeDims(meta: MetadataReader, headDim: number): number {
@@ -166,9 +219,6 @@ function readRopeDims(meta: MetadataReader, headDim: number): number {
   if (dims % 2 !== 0) meta.fail(`rope.dimension_count must be even, not ${dims}`);
   return dims;
 }
-
-const hasBias = (tensors: Gguf['tensors']): boolean =>
-  tensors.has('blk.0.attn_q.bias') || tensors.has('blk.0.attn_qkv.bias');
 
 function readSharpening(meta: MetadataReader, context: number): RopeConfig['sharpening'] {
   const scale = meta.float('attention.temperature_scale', { min: 0, max: 1e3, fallback: 0 });
@@ -178,6 +228,8 @@ function readSharpening(meta: MetadataReader, context: number): RopeConfig['shar
 const readOriginalContext = (meta: MetadataReader, context: number): number =>
   meta.integer('rope.scaling.original_context_length', { max: 2 ** 31 - 1, fallback: context });
 
+const NO_SCALES = { embedding: 1, residual: 1, logits: 1 };
+
 /**
  * Factors of embeddings, of what layers add to the residual stream, and of logits. Only the first and the last are needed
  * in a pass: the stream divided by the second has the same norms, if their epsilon is divided by its square.
@@ -185,27 +237,34 @@ const readOriginalContext = (meta: MetadataReader, context: number): number =>
 function readScales(
   meta: MetadataReader,
   { scales, scaledEmbedding }: Traits,
-  width: number,
+  { layers, width }: { layers: number; width: number },
 ): { embedding: number; residual: number; logits: number } {
   if (!scales) return { embedding: scaledEmbedding ? Math.sqrt(width) : 1, residual: 1, logits: 1 };
-  const fallback = scales === 'optional' ? 1 : undefined;
-  // Some files write zero for the default.
-  const scale = (key: string) => (meta.value(key) === 0 ? 1 : meta.float(key, { min: 1e-4, max: 1e6, fallback }));
-  return { embedding: scale('embedding_scale'), residual: scale('residual_scale'), logits: 1 / scale('logit_scale') };
+  // The first MiniCPM was converted before there were keys for its scales.
+  const defaults =
+    scales === 'minicpm' ? { embedding: 12, residual: 1.4 / Math.sqrt(layers), logits: width / 256 } : NO_SCALES;
+  // Some files write zero for no scale.
+  const scale = (key: string, fallback: number) =>
+    meta.value(key) === 0 ? 1 : meta.float(key, { min: 1e-4, max: 1e6, fallback });
+  return {
+    embedding: scale('embedding_scale', defaults.embedding),
+    residual: scale('residual_scale', defaults.residual),
+    logits: 1 / scale('logit_scale', defaults.logits),
+  };
 }
 
 const readSoftcap = (meta: MetadataReader, key: string, fallback: number | undefined): number =>
   fallback === undefined ? 0 : meta.float(key, { min: 0, max: 1e6, fallback });
 
-/** The tensor with a divisor per RoPE frequency. */
+/** The tensor with a divisor per RoPE frequency. LongRoPE has one for sequences up to the original context, and another. */
 function findRopeFactors(
   meta: MetadataReader,
   { ropeFactors, longRope }: Traits,
-  context: number,
+  context: { trained: number; loaded: number },
   tensors: Gguf['tensors'],
 ): string | undefined {
   if (longRope && tensors.has('rope_factors_long.weight'))
-    return `rope_factors_${context > readOriginalContext(meta, context) ? 'long' : 'short'}.weight`;
+    return `rope_factors_${context.loaded > readOriginalContext(meta, context.trained) ? 'long' : 'short'}.weight`;
   return ropeFactors && tensors.has('rope_freqs.weight') ? 'rope_freqs.weight' : undefined;
 }
 
@@ -219,28 +278,30 @@ function readRopeScaling(meta: MetadataReader, { longRope }: Traits, context: nu
   if (type === 'none' || (type === 'linear' && factor === 1)) return { type: 'none' };
   if (type === 'linear') return { type, factor };
   if (type !== 'yarn') return meta.unsupported(`the RoPE scaling ${quote(type)}; none, linear and yarn are supported`);
-  const extFactor = meta.float('rope.scaling.yarn_ext_factor', { min: -1, max: 1, fallback: 1 });
+  // Converters also write yarn_attn_factor, which is the sharpening that follows from the factor, and yarn_ext_factor.
+  // Like llama.cpp, this computes the first and does not read the second.
   return {
     type,
     factor,
     originalContext: readOriginalContext(meta, context),
     betaFast: meta.float('rope.scaling.yarn_beta_fast', { min: 1e-3, max: 1e6, fallback: 32 }),
     betaSlow: meta.float('rope.scaling.yarn_beta_slow', { min: 1e-3, max: 1e6, fallback: 1 }),
-    // Negative means unset.
-    extFactor: extFactor < 0 ? 1 : extFactor,
     logMultiplier: meta.float('rope.scaling.yarn_log_multiplier', { min: 0, max: 1e3, fallback: 0 }),
   };
 }
 
-function readAttnFactor(meta: MetadataReader): number {
-  const yarn = meta.float('rope.scaling.yarn_attn_factor', { min: 1e-3, max: 1e3, fallback: 1 });
-  return meta.float('rope.scaling.attn_factor', { min: 1e-3, max: 1e3, fallback: yarn });
+/** Layers at the end of the file that predict further tokens: they are not loaded. */
+function readPredictorLayers(meta: MetadataReader, { skipsPredictors }: Traits, blocks: number): number {
+  const key = 'nextn_predict_layers';
+  if (!meta.value(key)) return 0;
+  if (!skipsPredictors) meta.unsupported('layers that predict further tokens');
+  const layers = meta.integer(key, { max: blocks });
+  return layers < blocks ? layers : meta.fail(`all ${blocks} layers predict further tokens`);
 }
 
 /** Rejects features that some models of these architectures have, which would otherwise be ignored silently. */
 function rejectUnsupported(meta: MetadataReader, { ignoresWindow, fullEvery }: Traits): void {
   if (meta.value('attention.causal') === false) meta.unsupported('non-causal attention');
-  if (meta.value('nextn_predict_layers')) meta.unsupported('layers that predict further tokens');
   if (meta.value('attention.sliding_window') && !ignoresWindow && !fullEvery)
     meta.unsupported('sliding window attention');
 }

@@ -355,7 +355,9 @@ function weightType(cursor: Cursor, id: number, what: string): WeightType {
   const other = unsupportedTypes[id];
   if (other)
     cursor.unsupported(
-      `${what} has the weight type ${other}, which is not supported; use a file with one of ${Object.keys(weightFormats).join(', ')}`,
+      `${what} has weights of the type ${other}, which is not supported. Use another file of the same model, such as Q4_K_M, ` +
+        `IQ4_XS, Q6_K or Q8_0: IQ1, IQ2, IQ3, TQ and NVFP4 in a file's name mean such types. Supported are ` +
+        Object.keys(weightFormats).join(', '),
     );
   return cursor.fail(`${what} has the weight type ${id}, which does not exist`);
 }

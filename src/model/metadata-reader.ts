@@ -13,6 +13,7 @@ export interface MetadataReader {
   string(key: string): string | undefined;
   /** An integer from 1 to max. With `layers`, also an array of that many equal integers. */
   integer(key: string, range: Range & { layers?: number }): number;
+  boolean(key: string, fallback: boolean): boolean;
   /** From min to max, inclusive. */
   float(key: string, range: Range & { min: number }): number;
   fail(what: string): never;
@@ -55,6 +56,10 @@ export function createMetadataReader(metadata: ReadonlyMap<string, MetadataValue
     integer(key, { max, fallback, layers }) {
       const x = inRange(key, number(key, fallback, layers), 1, max);
       return Number.isInteger(x) ? x : fail(`${prefix}${key} must be an integer, not ${x}`);
+    },
+    boolean(key, fallback) {
+      const found = value(key) ?? fallback;
+      return typeof found === 'boolean' ? found : fail(`${prefix}${key} must be true or false`);
     },
     float: (key, { min, max, fallback }) => inRange(key, number(key, fallback), min, max),
   };

@@ -1,6 +1,6 @@
 /** What is known of a model before its weights are loaded; config.ts reads it from a file. */
 import type { AttentionWindows } from '../cache/leaf.ts';
-import type { Activation } from '../kernel/device.ts';
+import type { Activation, RoutingRule } from '../kernel/device.ts';
 import type { Architecture } from './architectures.ts';
 import type { RopeConfig } from './rope.ts';
 
@@ -16,9 +16,9 @@ export interface ModelConfig {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
-  /** Inner width of the feed-forward network, or of each expert. */
+  /** Inner width of the dense feed-forward networks; without any, of each expert. */
   readonly ffn: number;
-  /** The feed-forward network is a mixture of experts. */
+  /** The feed-forward networks are mixtures of experts, but for those of the first layers. */
   readonly experts: ExpertsConfig | undefined;
   /** Tokens in the vocabulary. */
   readonly vocab: number;
@@ -41,9 +41,10 @@ export interface ModelConfig {
   readonly layerRopes: readonly (LayerRope | undefined)[];
   /** How many of the last tokens each layer sees; undefined: all. */
   readonly attentionWindows: AttentionWindows;
-  /** Q, K and V have biases; so have the other matrices of a layer. */
+  /** Which matrices of a layer have biases; `feedForward`: those of experts, too. */
   readonly qkvBias: boolean;
-  readonly otherBiases: boolean;
+  readonly attentionOutputBias: boolean;
+  readonly feedForwardBias: boolean;
   /** The softmax of attention includes a logit per head. */
   readonly sinkLogits: boolean;
   /** Queries and keys are RMS-normalized: each head, or all heads together; before RoPE or after it. */
@@ -65,8 +66,13 @@ export interface ExpertsConfig {
   readonly count: number;
   /** Experts per row. */
   readonly used: number;
-  /** The weights of a row's experts are the softmax of its router over these. */
-  readonly softmaxOver: 'chosen' | 'all';
-  /** Inner width of an expert that all rows use, times the sigmoid of its own router. */
-  readonly shared?: number;
+  /** Inner width of each. */
+  readonly ffn: number;
+  /** How many of the first layers have a dense network instead. */
+  readonly denseLayers: number;
+  readonly routing: RoutingRule;
+  /** The choice of experts has a bias for each. */
+  readonly selectionBias: boolean;
+  /** An expert that all rows use: its inner width, and whether its output is multiplied by the sigmoid of its own router. */
+  readonly shared?: { readonly ffn: number; readonly gated: boolean };
 }

@@ -13,8 +13,12 @@ export interface ModelDescription {
   template: ChatTemplate;
 }
 
-export function readModel(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelDescription {
-  const config = readConfig(gguf);
+/** `context`: max tokens per sequence, by which some models choose their RoPE. Default: the one that a model is loaded with. */
+export function readModel(
+  gguf: Pick<Gguf, 'metadata' | 'tensors'>,
+  options: { context?: number } = {},
+): ModelDescription {
+  const config = readConfig(gguf, options);
   const tokenizer = createTokenizer(gguf.metadata);
   const textOf = (id: number | undefined) => (id === undefined ? undefined : tokenizer.tokenText(id));
   const parsed = createChatTemplate({

@@ -16,8 +16,6 @@ export type RopeScaling =
       /** Rotations within the original context: above betaFast a pair is kept, below betaSlow it is interpolated. */
       readonly betaFast: number;
       readonly betaSlow: number;
-      /** Weight of the ramp: 1 by default. */
-      readonly extFactor: number;
       /** How much of the sharpening is taken back; 0: nothing. */
       readonly logMultiplier?: number;
     };
@@ -57,11 +55,11 @@ export function ropeFrequencies(rope: RopeConfig, factors?: ArrayLike<number>): 
     if (scaling.type === 'none') return frequency;
     const interpolated = frequency / scaling.factor;
     if (scaling.type === 'linear') return interpolated;
-    const mix = yarnRamp(rope.base, rope.dims, scaling, i) * scaling.extFactor;
+    const mix = yarnRamp(rope.base, rope.dims, scaling, i);
     return interpolated * (1 - mix) + frequency * mix;
   });
   // Longer contexts flatten the softmax; this is YaRN's correction for it.
-  const sharpen = scaling.type === 'yarn' && scaling.extFactor !== 0 ? yarnMagnitude(scaling) : 1;
+  const sharpen = scaling.type === 'yarn' ? yarnMagnitude(scaling) : 1;
   return { frequencies, magnitude: rope.attnFactor * sharpen, sharpening: rope.sharpening };
 }
 

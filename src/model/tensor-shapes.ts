@@ -2,7 +2,7 @@
 import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { architectures, type Traits } from './architectures.ts';
 import { quote, type TensorInfo } from './gguf-header.ts';
-import type { ModelConfig } from './model-config.ts';
+import type { ExpertsConfig, ModelConfig } from './model-config.ts';
 
 type NamedShape = readonly [name: string, ...shape: number[]];
 
@@ -35,11 +35,11 @@ function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
   tensors.push(
     ...projections.map(([name, rows]): NamedShape => [`${name}.weight`, width, rows]),
     ['attn_output.weight', q, width],
-    ...feedForwardTensors(config),
+    ...feedForwardTensors(config, layer),
   );
   if (norms !== 'inputs') tensors.push(['post_attention_norm.weight', width], ['post_ffw_norm.weight', width]);
   if (qkvBias) tensors.push(...projections.map(([name, rows]): NamedShape => [`${name}.bias`, rows]));
-  if (config.otherBiases) tensors.push(['attn_output.bias', width]);
+  if (config.attentionOutputBias) tensors.push(['attn_output.bias', width]);
   if (config.sinkLogits) tensors.push(['attn_sinks.weight', heads]);
   if (qkNorm)
     tensors.push(
@@ -49,7 +49,10 @@ function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
   return tensors.map(([name, ...shape]) => [`blk.${layer}.${name}`, ...shape]);
 }
 
-function feedForwardTensors({ width, ffn, fusedGateUp, experts, otherBiases }: ModelConfig): NamedShape[] {
+function feedForwardTensors(config: ModelConfig, layer: number): NamedShape[] {
+  const { width, fusedGateUp, feedForwardBias } = config;
+  const experts = layer < (config.experts?.denseLayers ?? 0) ? undefined : config.experts;
+  const { ffn } = experts ?? config;
   const gate: NamedShape[] = fusedGateUp ? [] : [['ffn_gate', width, ffn]];
   const inner: NamedShape[] = [...gate, ['ffn_up', width, fusedGateUp ? 2 * ffn : ffn], ['ffn_down', ffn, width]];
   const matrices: NamedShape[] = experts
@@ -59,17 +62,19 @@ function feedForwardTensors({ width, ffn, fusedGateUp, experts, otherBiases }: M
         ...(experts.shared ? sharedExpertTensors(width, experts.shared) : []),
       ]
     : inner;
-  return matrices.flatMap(([name, inputs, ...outputs]): NamedShape[] => [
+  const tensors = matrices.flatMap(([name, inputs, ...outputs]): NamedShape[] => [
     [`${name}.weight`, inputs, ...outputs],
-    ...(otherBiases ? [[`${name}.bias`, ...outputs] as const] : []),
+    ...(feedForwardBias ? [[`${name}.bias`, ...outputs] as const] : []),
   ]);
+  if (experts?.selectionBias) tensors.push(['exp_probs_b.bias', experts.count]);
+  return tensors;
 }
 
-const sharedExpertTensors = (width: number, inner: number): NamedShape[] => [
-  ['ffn_gate_inp_shexp', width],
-  ['ffn_gate_shexp', width, inner],
-  ['ffn_up_shexp', width, inner],
-  ['ffn_down_shexp', inner, width],
+const sharedExpertTensors = (width: number, { ffn, gated }: NonNullable<ExpertsConfig['shared']>): NamedShape[] => [
+  ...(gated ? [['ffn_gate_inp_shexp', width] as const] : []),
+  ['ffn_gate_shexp', width, ffn],
+  ['ffn_up_shexp', width, ffn],
+  ['ffn_down_shexp', ffn, width],
 ];
 
 /** All tensors of a model. */
@@ -89,15 +94,26 @@ export function checkTensors(config: ModelConfig, tensors: ReadonlyMap<string, T
       throw new FormatError(`Tensor ${name} should be [${shape}] by the model's metadata, but is [${found.shape}].`);
     expected.add(name);
   };
-  const { imageEncoder }: Traits = architectures[config.architecture];
   globalTensors(config).forEach(check);
   // Layer by layer, so that a hostile layer count fails at the first missing layer.
   for (let layer = 0; layer < config.layers; layer++) layerTensors(config, layer).forEach(check);
-  for (const name of tensors.keys())
-    if (!expected.has(name) && !(imageEncoder && /^(v|mm)\./.test(name)))
+  for (const name of loadedTensors(config, tensors).keys())
+    if (!expected.has(name))
       throw new UnsupportedError(
         `The model has a tensor ${quote(name)} that ${config.architecture} models do not use. Use another model.`,
       );
+}
+
+/** Without those of an image encoder, and of layers that predict further tokens. */
+export function loadedTensors<T>(
+  { architecture, layers }: Pick<ModelConfig, 'architecture' | 'layers'>,
+  tensors: ReadonlyMap<string, T>,
+): Map<string, T> {
+  const { imageEncoder, skipsPredictors }: Traits = architectures[architecture];
+  const isSkipped = (name: string) =>
+    (imageEncoder && /^(v|mm)\./.test(name)) ||
+    (skipsPredictors && Number(/^blk\.(\d{1,9})\./.exec(name)?.[1] ?? -1) >= layers);
+  return new Map([...tensors].filter(([name]) => !isSkipped(name)));
 }
 
 /** Trailing extents of 1 are ignored. */

@@ -4,6 +4,7 @@ import type { FeedForwardWeights } from './feed-forward.ts';
 import { type Gguf, readTensorAsFloat32, readTensorInto, requireTensor } from './gguf.ts';
 import type { ModelConfig } from './model-config.ts';
 import { interleaveHalves } from './rope.ts';
+import { loadedTensors } from './tensor-shapes.ts';
 
 export interface LayerWeights extends FeedForwardWeights {
   /** Norms of the inputs of attention and feed-forward, and of their outputs, where the architecture has them. */
@@ -54,8 +55,8 @@ export async function loadWeights(
   device: Device,
   { signal, onProgress }: { signal?: AbortSignal; onProgress?: (progress: LoadProgress) => void } = {},
 ): Promise<ModelWeights> {
-  const { heads, kvHeads, headDim, ffn, experts, rope, fusedQkv, fusedGateUp } = config;
-  const total = [...gguf.tensors.values()].reduce((sum, { bytes }) => sum + bytes, 0);
+  const { heads, kvHeads, headDim, ffn, rope, fusedQkv, fusedGateUp } = config;
+  const total = [...loadedTensors(config, gguf.tensors).values()].reduce((sum, { bytes }) => sum + bytes, 0);
   let done = 0;
   const advance = (bytes: number) => {
     signal?.throwIfAborted();
@@ -110,6 +111,7 @@ export async function loadWeights(
         bias: await optional(`${tensor}.bias`, part, reorder),
       };
     };
+    const experts = layer < (config.experts?.denseLayers ?? 0) ? undefined : config.experts;
     const gateUp = (index: number) => (fusedGateUp ? { first: index * ffn, rows: ffn } : undefined);
     const inner = (name: string, part: 'weight' | 'bias' = 'weight') =>
       tensorName(`ffn_${name}${experts ? '_exps' : ''}.${part}`);
@@ -132,9 +134,10 @@ export async function loadWeights(
       ffnNorm: await optional(tensorName(`${config.ffnNorm}.weight`)),
       ffnOutputNorm: await optional(tensorName('post_ffw_norm.weight')),
       router: experts && (await matrix(tensorName('ffn_gate_inp.weight'))),
+      selectionBias: await optional(tensorName('exp_probs_b.bias')),
       shared: experts?.shared
         ? {
-            router: await matrix(tensorName('ffn_gate_inp_shexp.weight')),
+            router: experts.shared.gated ? await matrix(tensorName('ffn_gate_inp_shexp.weight')) : undefined,
             gate: await matrix(tensorName('ffn_gate_shexp.weight')),
             up: await matrix(tensorName('ffn_up_shexp.weight')),
             down: await matrix(tensorName('ffn_down_shexp.weight')),

@@ -58,6 +58,7 @@ describe('a profile', () => {
       () => checkProfile(profile, { ...shape, kvHeads: 2 }),
       () => checkProfile(profile, { ...shape, ropeFrequencies: [1, 0.1, 0.3] }, fingerprint),
     ];
+    expect(wrong[3]).toThrow(/another RoPE/);
     for (const check of wrong) {
       expect(check).toThrow(UnsupportedError);
       expect(check).toThrow(/kvasir calibrate/);

@@ -381,16 +381,22 @@ export const measuredDivergence = (profile: Pick<Profile, 'measurements'> | unde
 /** JavaScript engines compute powers with different last bits. */
 const isSameAngle = (a: number, b: number): boolean => Math.abs(a - b) <= 1e-12 * Math.abs(a);
 
-/** Throws if the profile is of another model, or of another version of it. */
+/** Why a profile of the same model file does not fit. */
+export const OTHER_ROPE =
+  'The profile was learned with another RoPE: this model has one for long contexts and one for short ones. ' +
+  'Run `kvasir calibrate MODEL` with the context that the model is loaded with.';
+
+export const hasRopeOf = ({ shape: { ropeFrequencies } }: Profile, shape: ProfileShape): boolean =>
+  ropeFrequencies.length === shape.ropeFrequencies.length &&
+  ropeFrequencies.every((angle, i) => isSameAngle(angle, shape.ropeFrequencies[i]));
+
+/** Throws if the profile is of another model, of another version of it, or of another RoPE. */
 export function checkProfile(profile: Profile, shape: ProfileShape, fingerprint?: string): void {
-  const { layers, kvHeads, headDim, ropeFrequencies } = profile.shape;
-  const same =
-    layers === shape.layers &&
-    kvHeads === shape.kvHeads &&
-    headDim === shape.headDim &&
-    ropeFrequencies.length === shape.ropeFrequencies.length &&
-    ropeFrequencies.every((angle, i) => isSameAngle(angle, shape.ropeFrequencies[i]));
-  if (same && (fingerprint === undefined || fingerprint === profile.fingerprint)) return;
+  const { layers, kvHeads, headDim } = profile.shape;
+  const sameSizes = layers === shape.layers && kvHeads === shape.kvHeads && headDim === shape.headDim;
+  const sameRope = hasRopeOf(profile, shape);
+  if (sameSizes && sameRope && (fingerprint === undefined || fingerprint === profile.fingerprint)) return;
+  if (sameSizes && !sameRope && fingerprint === profile.fingerprint) throw new UnsupportedError(OTHER_ROPE);
   throw new UnsupportedError(
     `The profile is for another model (${profile.fingerprint.slice(0, 12)}, ${layers} layers, ${kvHeads} KV heads ` +
       `of ${headDim}), not for this one${fingerprint ? ` (${fingerprint.slice(0, 12)})` : ''}. ` +

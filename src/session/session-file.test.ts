@@ -160,7 +160,7 @@ describe('a session of another identity names what differs, both values and what
     [
       'rope',
       '99'.repeat(32),
-      'another RoPE (efefefefefef, here 999999999999). To resume it, use the same RoPE settings',
+      'another RoPE (efefefefefef, here 999999999999). To resume it, load the model with the context it was saved with',
     ],
     ['plan', 'f16', 'another plan (tq4/tq3+sink2 page4 layers2, here f16). To resume it, use the same kv'],
     ['tables', '', 'other profile tables (121212121212, here none). To resume it, use the profile'],

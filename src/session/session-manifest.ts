@@ -55,7 +55,10 @@ const IDENTITY_FIELDS: Record<keyof SessionIdentity, { difference: string; remed
   {
     model: { difference: 'another model', remedy: () => 'open the model it was saved with' },
     tokenizer: { difference: 'another tokenizer', remedy: () => 'open the model it was saved with' },
-    rope: { difference: 'another RoPE', remedy: () => 'use the same RoPE settings' },
+    rope: {
+      difference: 'another RoPE',
+      remedy: option => `load the model with the ${option('context')} it was saved with`,
+    },
     plan: { difference: 'another plan', remedy: option => `use the same ${option('kv')}` },
     tables: { difference: 'other profile tables', remedy: option => `use the ${option('profile')} it was saved with` },
     arithmetic: { difference: 'another device arithmetic', remedy: () => 'use the same device and precision' },

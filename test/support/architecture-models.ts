@@ -12,6 +12,7 @@ import { loadEngine, openModelFile } from '../../src/engine/engine.ts';
 import { step } from '../../src/engine/step.ts';
 import type { Result } from '../../src/engine/stream.ts';
 import type { DeviceName } from '../../src/kernel/open.ts';
+import type { Architecture } from '../../src/model/architectures.ts';
 import { createPlan } from '../../src/plan/plan.ts';
 import { arrayOf, typed, writeGguf } from './gguf-writer.ts';
 import { seeded } from './random.ts';
@@ -22,9 +23,19 @@ const PHI_NAME = { 'general.name': 'tiny' };
 const PHI_LONG = {
   ...PHI_NAME,
   'phi3.rope.dimension_count': 12,
-  'phi3.rope.scaling.original_context_length': 64,
+  'phi3.rope.scaling.original_context_length': 256,
   'phi3.rope.scaling.attn_factor': 1.19,
 };
+
+/** The keys that converters write for YaRN, Hugging Face's attention factor among them. */
+const yarn = (architecture: Architecture, factor: number, originalContext: number): TinyOptions['metadata'] => ({
+  [`${architecture}.rope.scaling.type`]: 'yarn',
+  [`${architecture}.rope.scaling.factor`]: typed('f32', factor),
+  [`${architecture}.rope.scaling.original_context_length`]: originalContext,
+  [`${architecture}.rope.scaling.yarn_attn_factor`]: typed('f32', 1 + 0.1 * Math.log(factor)),
+  [`${architecture}.rope.scaling.yarn_beta_fast`]: typed('f32', 32),
+  [`${architecture}.rope.scaling.yarn_beta_slow`]: typed('f32', 1),
+});
 
 const GRANITE = {
   'granite.embedding_scale': typed('f32', 12),
@@ -33,23 +44,24 @@ const GRANITE = {
   'granite.attention.scale': 0.015625,
 };
 
+export interface OracleModel extends TinyOptions {
+  /** Max tokens per sequence. Default: the tokens that are compared. */
+  loadedContext?: number;
+}
+
 /** Named by their architecture and what is special. */
-export const architectureModels: Record<string, TinyOptions> = {
+export const architectureModels: Record<string, OracleModel> = {
   llama: { architecture: 'llama', ropeFactors: true, bias: true },
   'llama, YaRN': {
     architecture: 'llama',
     metadata: {
-      'llama.rope.scaling.type': 'yarn',
-      'llama.rope.scaling.factor': typed('f32', 4),
-      'llama.rope.scaling.original_context_length': 128,
+      ...yarn('llama', 4, 128),
     },
   },
   mistral3: {
     architecture: 'mistral3',
     metadata: {
-      'mistral3.rope.scaling.type': 'yarn',
-      'mistral3.rope.scaling.factor': typed('f32', 16),
-      'mistral3.rope.scaling.original_context_length': 32,
+      ...yarn('mistral3', 16, 32),
       'mistral3.rope.scaling.yarn_log_multiplier': typed('f32', 1),
       'mistral3.attention.temperature_scale': 0.4,
     },
@@ -60,6 +72,7 @@ export const architectureModels: Record<string, TinyOptions> = {
     metadata: { 'qwen2vl.rope.dimension_sections': arrayOf('i32', [2, 3, 3, 0]) },
   },
   qwen3: { architecture: 'qwen3', headDim: 32 },
+  'llama, biases': { architecture: 'llama', bias: true, otherBiases: true },
   'llama, experts': { architecture: 'llama', experts: [8, 2] },
   qwen2moe: { architecture: 'qwen2moe', tied: false },
   qwen3moe: { architecture: 'qwen3moe', headDim: 32 },
@@ -72,6 +85,111 @@ export const architectureModels: Record<string, TinyOptions> = {
       'granitemoe.attention.scale': 0.015625,
     },
   },
+  'granitemoe, shared experts': {
+    architecture: 'granitemoe',
+    sharedFfn: 96,
+    metadata: { 'granitemoe.residual_scale': 0.22, 'granitemoe.logit_scale': typed('f32', 8) },
+  },
+  // Converters write the number of groups, even if it is one.
+  glm4moe: {
+    architecture: 'glm4moe',
+    layers: 3,
+    headDim: 32,
+    bias: true,
+    tied: false,
+    experts: [12, 3],
+    denseLayers: 1,
+    predictors: 1,
+    sharedFfn: 128,
+    selectionBias: true,
+    metadata: {
+      'glm4moe.rope.dimension_count': 16,
+      'glm4moe.expert_shared_count': 1,
+      'glm4moe.expert_gating_func': 2,
+      'glm4moe.expert_weights_scale': typed('f32', 2.5),
+      'glm4moe.expert_weights_norm': true,
+      'glm4moe.expert_group_count': 1,
+      'glm4moe.expert_group_used_count': 1,
+    },
+  },
+  'ernie4_5-moe': {
+    architecture: 'ernie4_5-moe',
+    layers: 3,
+    experts: [8, 3],
+    denseLayers: 1,
+    sharedFfn: 96,
+    selectionBias: true,
+    metadata: { 'ernie4_5-moe.interleave_moe_layer_step': 1, 'ernie4_5-moe.expert_shared_count': 2 },
+  },
+  'hunyuan-moe': {
+    architecture: 'hunyuan-moe',
+    headDim: 32,
+    sharedFfn: 96,
+    metadata: { 'hunyuan-moe.expert_shared_count': 1 },
+  },
+  bailingmoe: {
+    architecture: 'bailingmoe',
+    seed: 2,
+    tied: false,
+    sharedFfn: 256,
+    metadata: {
+      'bailingmoe.rope.dimension_count': 16,
+      'bailingmoe.leading_dense_block_count': 0,
+      'bailingmoe.expert_shared_count': 2,
+      'bailingmoe.expert_weights_scale': typed('f32', 1),
+      'bailingmoe.expert_weights_norm': true,
+    },
+  },
+  bailingmoe2: {
+    architecture: 'bailingmoe2',
+    layers: 3,
+    tied: false,
+    fusedQkv: true,
+    experts: [16, 4],
+    denseLayers: 1,
+    sharedFfn: 128,
+    selectionBias: true,
+    metadata: {
+      'bailingmoe2.rope.dimension_count': 8,
+      'bailingmoe2.expert_shared_count': 1,
+      'bailingmoe2.expert_gating_func': 2,
+      'bailingmoe2.expert_weights_scale': typed('f32', 2.5),
+      'bailingmoe2.expert_weights_norm': true,
+      'bailingmoe2.expert_group_count': 4,
+      'bailingmoe2.expert_group_used_count': 2,
+    },
+  },
+  deepseek: {
+    architecture: 'deepseek',
+    layers: 3,
+    tied: false,
+    experts: [8, 3],
+    denseLayers: 1,
+    sharedFfn: 256,
+    metadata: { 'deepseek.expert_shared_count': 2, 'deepseek.expert_weights_scale': typed('f32', 1.5) },
+  },
+  dots1: {
+    architecture: 'dots1',
+    layers: 3,
+    kvHeads: 4,
+    tied: false,
+    denseLayers: 1,
+    sharedFfn: 256,
+    selectionBias: true,
+    metadata: {
+      'dots1.expert_shared_count': 2,
+      'dots1.expert_gating_func': 2,
+      'dots1.expert_weights_scale': typed('f32', 2.5),
+      'dots1.expert_weights_norm': true,
+    },
+  },
+  'minimax-m2': {
+    architecture: 'minimax-m2',
+    headDim: 32,
+    tied: false,
+    selectionBias: true,
+    metadata: { 'minimax-m2.rope.dimension_count': 16, 'minimax-m2.expert_gating_func': 2 },
+  },
   olmoe: { architecture: 'olmoe', tied: false, kvHeads: 4, experts: [7, 3] },
   'gpt-oss': {
     architecture: 'gpt-oss',
@@ -80,9 +198,7 @@ export const architectureModels: Record<string, TinyOptions> = {
     expertType: 'MXFP4',
     metadata: {
       'gpt-oss.attention.sliding_window': 32,
-      'gpt-oss.rope.scaling.type': 'yarn',
-      'gpt-oss.rope.scaling.factor': typed('f32', 32),
-      'gpt-oss.rope.scaling.original_context_length': 64,
+      ...yarn('gpt-oss', 32, 64),
     },
   },
   qwen3vl: {
@@ -96,8 +212,8 @@ export const architectureModels: Record<string, TinyOptions> = {
     metadata: { 'qwen3vlmoe.rope.dimension_sections': arrayOf('i32', [6, 5, 5, 0]) },
   },
   phi3: { architecture: 'phi3', kvHeads: 4, metadata: PHI_NAME },
-  'phi3, LongRoPE, short': { architecture: 'phi3', longRope: true, context: 64, metadata: PHI_LONG },
-  'phi3, LongRoPE, long': { architecture: 'phi3', longRope: true, metadata: PHI_LONG },
+  'phi3, LongRoPE, short': { architecture: 'phi3', longRope: true, metadata: PHI_LONG, loadedContext: 256 },
+  'phi3, LongRoPE, long': { architecture: 'phi3', longRope: true, metadata: PHI_LONG, loadedContext: 512 },
   smollm3: { architecture: 'smollm3', layers: 5 },
   granite: {
     architecture: 'granite',
@@ -107,9 +223,20 @@ export const architectureModels: Record<string, TinyOptions> = {
   'minicpm, LongRoPE': {
     architecture: 'minicpm',
     longRope: true,
+    loadedContext: 512,
     metadata: {
       'minicpm.rope.scaling.type': 'longrope',
-      'minicpm.rope.scaling.original_context_length': 64,
+      'minicpm.rope.scaling.original_context_length': 256,
+    },
+  },
+  // Its default scale of logits is 1 at this width; llama.cpp's is the inverse of ours at others.
+  'minicpm, converted without scales': {
+    architecture: 'minicpm',
+    width: 256,
+    metadata: {
+      'minicpm.embedding_scale': undefined,
+      'minicpm.residual_scale': undefined,
+      'minicpm.logit_scale': undefined,
     },
   },
   olmo2: { architecture: 'olmo2', tied: false },
@@ -129,9 +256,8 @@ export const architectureModels: Record<string, TinyOptions> = {
     layers: 5,
     metadata: {
       'olmo2.attention.sliding_window': 40,
-      'olmo2.rope.scaling.type': 'yarn',
-      'olmo2.rope.scaling.factor': typed('f32', 8),
-      'olmo2.rope.scaling.original_context_length': 64,
+      'olmo2.attention.sliding_window_pattern': arrayOf('bool', [true, true, true, false, true]),
+      ...yarn('olmo2', 8, 64),
     },
   },
   'llama with a window, which is ignored': {
@@ -145,6 +271,34 @@ export const architectureModels: Record<string, TinyOptions> = {
       'granite.rope.scaling.finetuned': false,
     },
   },
+  chatglm: {
+    architecture: 'chatglm',
+    bias: true,
+    tied: false,
+    fusedQkv: true,
+    metadata: { 'chatglm.rope.dimension_count': 8 },
+  },
+  'exaone-moe': {
+    architecture: 'exaone-moe',
+    layers: 5,
+    headDim: 32,
+    tied: false,
+    denseLayers: 1,
+    sharedFfn: 128,
+    selectionBias: true,
+    metadata: {
+      'exaone-moe.attention.sliding_window': 40,
+      'exaone-moe.rope.scaling.type': 'none',
+      'exaone-moe.expert_shared_count': 1,
+      'exaone-moe.expert_gating_func': 2,
+      'exaone-moe.expert_weights_scale': typed('f32', 2.5),
+      'exaone-moe.expert_weights_norm': true,
+      'exaone-moe.expert_group_count': 1,
+      'exaone-moe.expert_group_used_count': 1,
+    },
+  },
+  'pangu-embedded': { architecture: 'pangu-embedded', bias: true, outputBias: true },
+  xverse: { architecture: 'xverse', tied: false },
   internlm2: { architecture: 'internlm2', tied: false },
   ernie4_5: { architecture: 'ernie4_5' },
   'hunyuan-dense': { architecture: 'hunyuan-dense', headDim: 32 },
@@ -156,9 +310,8 @@ export const architectureModels: Record<string, TinyOptions> = {
     tied: false,
     metadata: {
       'mellum.attention.sliding_window': 40,
-      'mellum.rope.scaling.type': 'yarn',
-      'mellum.rope.scaling.factor': typed('f32', 8),
-      'mellum.rope.scaling.original_context_length': 64,
+      'mellum.attention.sliding_window_pattern': arrayOf('bool', [true, true, true, false, true]),
+      ...yarn('mellum', 8, 64),
     },
   },
   seed_oss: { architecture: 'seed_oss', headDim: 32, bias: true, tied: false },
@@ -198,7 +351,7 @@ const ORACLE = 'test/support/llama-oracle.mjs';
 
 /** The divergence of our next-token distributions from those of llama.cpp, in nats per token. */
 export async function divergencesFromLlamaCpp<Name extends DeviceName>(
-  options: TinyOptions,
+  options: OracleModel,
   devices: readonly Name[],
 ): Promise<Record<Name, number>> {
   const folder = await mkdtemp(join(tmpdir(), 'kvasir-oracle-'));
@@ -206,17 +359,18 @@ export async function divergencesFromLlamaCpp<Name extends DeviceName>(
     const path = join(folder, 'model.gguf');
     await writeFile(path, writeGguf(tinyModel(options)));
     const given = ids.slice(0, options.context);
-    const expected = llamaCpp(path, given);
+    const context = options.loadedContext ?? ORACLE_TOKENS;
+    const expected = llamaCpp(path, context, given);
     const found = {} as Record<Name, number>;
-    for (const device of devices) found[device] = divergence(expected, await kvasir(path, device, given));
+    for (const device of devices) found[device] = divergence(expected, await kvasir(path, context, device, given));
     return found;
   } finally {
     await rm(folder, { recursive: true });
   }
 }
 
-function llamaCpp(path: string, ids: readonly number[]): number[][] {
-  const { stdout, stderr, status } = spawnSync(process.execPath, [ORACLE, path], {
+function llamaCpp(path: string, context: number, ids: readonly number[]): number[][] {
+  const { stdout, stderr, status } = spawnSync(process.execPath, [ORACLE, path, String(context)], {
     input: JSON.stringify(ids),
     encoding: 'utf8',
     maxBuffer: 2 ** 28,
@@ -225,11 +379,16 @@ function llamaCpp(path: string, ids: readonly number[]): number[][] {
   return JSON.parse(stdout);
 }
 
-async function kvasir(path: string, device: DeviceName, ids: readonly number[]): Promise<Float32Array[]> {
-  const file = await openModelFile(path);
+async function kvasir(
+  path: string,
+  context: number,
+  device: DeviceName,
+  ids: readonly number[],
+): Promise<Float32Array[]> {
+  const file = await openModelFile(path, { context });
   const plan = createPlan(F16, { ...file.config, pageTokens: 64 });
-  const engine = await loadEngine(file, { plan, context: ORACLE_TOKENS }, { device, precise: true });
-  const sequence = engine.openSequence(plan, ORACLE_TOKENS);
+  const engine = await loadEngine(file, { plan, context }, { device, precise: true });
+  const sequence = engine.openSequence(plan, context);
   const rows: Float32Array[] = [];
   await step(engine, [{ sequence, tokens: ids, logits: 'all' }], {
     onLogits: (_, row, logits) => (rows[row] = logits.slice()),

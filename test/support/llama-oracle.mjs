@@ -1,5 +1,5 @@
 /**
- * llama.cpp as an oracle: `node llama-oracle.mjs MODEL < ids.json` evaluates the token ids and prints, for each position, the
+ * llama.cpp as an oracle: `node llama-oracle.mjs MODEL CONTEXT < ids.json` evaluates the token ids and prints, for each position, the
  * probabilities of all next tokens, as JSON. A process of its own, because a model that it refuses ends the process.
  */
 import { text } from 'node:stream/consumers';
@@ -9,7 +9,7 @@ const ids = JSON.parse(await text(process.stdin));
 const llama = await getLlama({ gpu: false, build: 'never', skipDownload: true, logLevel: LlamaLogLevel.error });
 const model = await llama.loadModel({ modelPath: process.argv[2], checkTensors: false });
 const context = await model.createContext({
-  contextSize: Math.max(64, ids.length),
+  contextSize: Number(process.argv[3]),
   flashAttention: false,
   threads: 1,
   ignoreMemorySafetyChecks: true,

@@ -28,6 +28,10 @@ export interface TinyOptions {
   tied?: boolean;
   /** Q, K and V biases; qwen2 has them anyway. */
   bias?: boolean;
+  /** A bias of the attention's output. */
+  outputBias?: boolean;
+  /** Biases of the other matrices in the layers; gpt-oss has them anyway. */
+  otherBiases?: boolean;
   /** Q, K and V in one tensor; phi3 has it anyway. */
   fusedQkv?: boolean;
   /** Llama 3's rope_freqs.weight. */
@@ -36,6 +40,14 @@ export interface TinyOptions {
   longRope?: boolean;
   /** Mixture of experts: how many, and how many per row. Default: none, or [8, 2] where the architecture always has them. */
   experts?: readonly [count: number, used: number];
+  /** How many of the first layers have a dense network instead. Their inner width is half as large again. */
+  denseLayers?: number;
+  /** Inner width of the expert that all rows use. Default: none, or twice that of the others in qwen2moe. */
+  sharedFfn?: number;
+  /** Biases for the choice of experts. */
+  selectionBias?: boolean;
+  /** Layers after the last one, which are not used. */
+  predictors?: number;
   /** Type of the experts' matrices, if it is another one. */
   expertType?: WeightType;
   /** No end token, which a random model may sample at any time: answers end at their maximum length. */
@@ -57,6 +69,9 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   const vocab = options.vocab ?? (options.endless ? 256 : byteVocabulary().length);
   const traits: Traits = architectures[architecture];
   const { norms = 'inputs' } = traits;
+  const { denseLayers = 0, predictors = 0, otherBiases = traits.bias === 'everywhere' } = options;
+  const sharedFfn = options.sharedFfn ?? (traits.experts?.gatesShared ? 2 * ffn : undefined);
+  const denseFfn = denseLayers > 0 ? 1.5 * ffn : ffn;
   const experts = options.experts ?? (traits.experts?.in === 'all' ? [8, 2] : undefined);
   const [q, kv] = [heads * headDim, kvHeads * headDim];
   const projections: Record<string, number> =
@@ -80,37 +95,48 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   /** A matrix of the feed-forward network or of the router, and its bias if there are biases everywhere. */
   const inner = (name: string, type: WeightType, [inputs, ...outputs]: readonly number[], gain = 1) => {
     tensor(`${name}.weight`, type, [inputs, ...outputs], gain / Math.sqrt(inputs));
-    if (traits.bias === 'everywhere') tensor(`${name}.bias`, 'F32', outputs, 0.2);
+    if (otherBiases) tensor(`${name}.bias`, 'F32', outputs, 0.2);
+  };
+
+  const feedForward = (layer: string, isDense: boolean) => {
+    const [count, suffix] = experts && !isDense ? [[experts[0]], '_exps'] : [[], ''];
+    const cols = isDense ? denseFfn : ffn;
+    if (count.length > 0) inner(`${layer}ffn_gate_inp`, 'F32', [width, ...count]);
+    if (!traits.fusedGateUp) inner(`${layer}ffn_gate${suffix}`, expertType, [width, cols, ...count]);
+    inner(`${layer}ffn_up${suffix}`, expertType, [width, traits.fusedGateUp ? 2 * cols : cols, ...count]);
+    inner(`${layer}ffn_down${suffix}`, expertType, [cols, width, ...count], 0.5);
+    if (count.length === 0) return;
+    if (options.selectionBias) vector(`${layer}exp_probs_b.bias`, count[0], 0.2, 0);
+    if (sharedFfn === undefined) return;
+    if (traits.experts?.gatesShared) inner(`${layer}ffn_gate_inp_shexp`, 'F32', [width]);
+    for (const name of ['gate', 'up']) inner(`${layer}ffn_${name}_shexp`, type, [width, sharedFfn]);
+    inner(`${layer}ffn_down_shexp`, type, [sharedFfn, width], 0.5);
   };
 
   matrix('token_embd.weight', width, vocab, Math.sqrt(width));
-  for (let i = 0; i < layers; i++) {
+  for (let i = 0; i < layers + predictors; i++) {
     const layer = `blk.${i}.`;
     if (norms !== 'outputs') vector(`${layer}attn_norm.weight`, width, 0.1, 1);
     for (const [name, rows] of Object.entries(projections)) matrix(`${layer}${name}.weight`, width, rows);
-    if (options.bias ?? (traits.bias !== undefined && traits.bias !== 'optional'))
+    if (options.bias ?? traits.bias !== undefined)
       for (const [name, rows] of Object.entries(projections)) vector(`${layer}${name}.bias`, rows, 0.2, 0);
-    if (traits.qkNorm) {
+    if (traits.qkNorm && traits.qkNorm !== 'optional') {
       const [q, k] = traits.qkNorm === 'row' ? [heads, kvHeads] : [1, 1];
       vector(`${layer}attn_q_norm.weight`, q * headDim, 0.2, 1);
       vector(`${layer}attn_k_norm.weight`, k * headDim, 0.2, 1);
     }
     inner(`${layer}attn_output`, type, [heads * headDim, width], 0.5);
+    if (options.outputBias) vector(`${layer}attn_output.bias`, width, 0.2, 0);
     if (norms !== 'inputs') vector(`${layer}post_attention_norm.weight`, width, 0.1, 1);
     if (traits.sinkLogits) vector(`${layer}attn_sinks.weight`, heads, 1, 0);
     if (norms !== 'outputs') vector(`${layer}${traits.ffnNorm ?? 'ffn_norm'}.weight`, width, 0.1, 1);
-    if (experts) inner(`${layer}ffn_gate_inp`, 'F32', [width, experts[0]]);
-    const ofExperts = experts?.slice(0, 1) ?? [];
-    const innerName = (name: string) => `${layer}ffn_${name}${experts ? '_exps' : ''}`;
-    if (!traits.fusedGateUp) inner(innerName('gate'), expertType, [width, ffn, ...ofExperts]);
-    inner(innerName('up'), expertType, [width, traits.fusedGateUp ? 2 * ffn : ffn, ...ofExperts]);
-    inner(innerName('down'), expertType, [ffn, width, ...ofExperts], 0.5);
-    if (traits.experts?.shared) {
-      inner(`${layer}ffn_gate_inp_shexp`, 'F32', [width]);
-      for (const name of ['gate', 'up']) inner(`${layer}ffn_${name}_shexp`, type, [width, 2 * ffn]);
-      inner(`${layer}ffn_down_shexp`, type, [2 * ffn, width], 0.5);
-    }
+    feedForward(layer, i < denseLayers);
     if (norms !== 'inputs') vector(`${layer}post_ffw_norm.weight`, width, 0.1, 1);
+  }
+  // What a predictor of further tokens reads: not used.
+  for (let i = layers; i < layers + predictors; i++) {
+    matrix(`blk.${i}.nextn.eh_proj.weight`, 2 * width, width);
+    for (const name of ['enorm', 'hnorm']) vector(`blk.${i}.nextn.${name}.weight`, width, 0.1, 1);
   }
   vector('output_norm.weight', width, 0.1, 1);
   if (!tied) matrix('output.weight', width, vocab);
@@ -128,10 +154,11 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   const metadata: Record<string, Metadata[string] | undefined> = {
     'general.architecture': architecture,
     'general.name': `tiny ${architecture}`,
-    [`${architecture}.block_count`]: layers,
+    [`${architecture}.block_count`]: layers + predictors,
+    ...(predictors > 0 && { [`${architecture}.nextn_predict_layers`]: predictors }),
     [`${architecture}.context_length`]: options.context ?? 512,
     [`${architecture}.embedding_length`]: width,
-    [`${architecture}.feed_forward_length`]: ffn,
+    [`${architecture}.feed_forward_length`]: denseFfn,
     [`${architecture}.attention.head_count`]: heads,
     [`${architecture}.attention.head_count_kv`]: kvHeads,
     [`${architecture}.attention.layer_norm_rms_epsilon`]: 1e-5,
@@ -140,9 +167,10 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
       [`${architecture}.expert_count`]: experts[0],
       [`${architecture}.expert_used_count`]: experts[1],
       [`${architecture}.expert_feed_forward_length`]: ffn,
-      ...(traits.experts?.shared && { [`${architecture}.expert_shared_feed_forward_length`]: 2 * ffn }),
+      ...(denseLayers > 0 && { [`${architecture}.leading_dense_block_count`]: denseLayers }),
+      ...(sharedFfn && { [`${architecture}.expert_shared_feed_forward_length`]: sharedFfn }),
     }),
-    ...(traits.scales === 'always' && {
+    ...(traits.scales === 'minicpm' && {
       [`${architecture}.embedding_scale`]: 12.5,
       [`${architecture}.residual_scale`]: 0.25,
       [`${architecture}.logit_scale`]: 9.5,

@@ -27,8 +27,10 @@ describe('experts', () => {
   });
 
   it.each<[string, Partial<ExpertShape>]>([
-    ['weights that do not add up to 1', { weighting: 'softmax of all' }],
-    ['weights of their own', { weighting: 'sigmoid' }],
+    ['weights that do not add up to 1', { rule: { normalized: false } }],
+    ['weights of their own', { rule: { scores: 'sigmoid', normalized: false } }],
+    ['sigmoids of biased choices', { rule: { scores: 'sigmoid', scale: 2.5 }, selectionBias: true }],
+    ['the best groups', { count: 12, rule: { scores: 'sigmoid', groups: { count: 4, used: 2 } }, selectionBias: true }],
     ['one expert per row', { used: 1 }],
     ['all experts', { used: 7 }],
     ['a single expert', { count: 1, used: 1 }],

@@ -11,10 +11,32 @@ const ROWS = 19;
 describeGpu('experts', () => {
   it.each<[string, Partial<ExpertShape>, tolerance: number]>([
     ['int8 activations', {}, 0.02],
-    ['the sigmoid of one logit', { type: 'F16', weighting: 'sigmoid', count: 1, used: 1 }, 2e-5],
+    [
+      'the sigmoid of one logit',
+      { type: 'F16', rule: { scores: 'sigmoid', normalized: false }, count: 1, used: 1 },
+      2e-5,
+    ],
     [
       'float weights, a softmax over all experts, no biases',
-      { type: 'F16', weighting: 'softmax of all', bias: false },
+      { type: 'F16', rule: { normalized: false }, bias: false },
+      2e-5,
+    ],
+    ['sigmoids of biased choices', { type: 'F16', rule: { scores: 'sigmoid', scale: 2.5 }, selectionBias: true }, 2e-5],
+    ['a softmax of biased choices', { type: 'F16', selectionBias: true }, 2e-5],
+    [
+      'the best groups of many',
+      {
+        type: 'F16',
+        count: 144,
+        used: 5,
+        rule: { scores: 'sigmoid', groups: { count: 72, used: 9 } },
+        selectionBias: true,
+      },
+      2e-5,
+    ],
+    [
+      'the best groups, without biases',
+      { type: 'F16', count: 12, used: 3, rule: { normalized: false, groups: { count: 3, used: 2 } } },
       2e-5,
     ],
   ])('like js, and the same bits alone and in a batch: %s', async (_, options, tolerance) => {

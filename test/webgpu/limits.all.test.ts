@@ -121,7 +121,7 @@ async function passes(device: WebGpuDevice, model: Blob, shape: Shape): Promise<
     sequence.dispose();
   }
   await file.gguf.close();
-  const { rows: _, projections: __, shared: ___, ...tensors } = scratch;
+  const { rows: _, projections: __, shared: ___, dense: ____, ...tensors } = scratch;
   for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
 }
 

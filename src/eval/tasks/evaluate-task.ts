@@ -4,6 +4,7 @@ import type { ModelFile } from '../../engine/engine.ts';
 import { modelFingerprint } from '../../engine/model-fingerprint.ts';
 import { loadRules } from '../../engine/options.ts';
 import { packedPages } from '../../kernel/visibility.ts';
+import { defaultContext } from '../../model/config.ts';
 import type { ModelInput } from '../../model/input.ts';
 import { isAuto, parsePlanSpec } from '../../plan/auto.ts';
 import type { Plan } from '../../plan/plan.ts';
@@ -72,7 +73,6 @@ const LOAD_SETTINGS = [
   ...(['context', 'pageTokens', 'profile'] as const),
 ];
 
-const MAX_DEFAULT_CONTEXT = 32768;
 const DEFAULT_LENGTHS = [1000, 2000, 4000];
 const DEFAULT_DOCUMENTS = 20;
 const PLAIN_NOTICE = 'The model has no chat template that can be used: questions are asked as plain text.';
@@ -221,7 +221,7 @@ async function readTask({ config, tokenizer, template }: ModelFile, options: Tas
   const { task, data, shots, runCode, lengths = DEFAULT_LENGTHS, documents = DEFAULT_DOCUMENTS, seed = 1 } = options;
   if (typeof task !== 'string') return { task, notices: [] };
   const hasTemplate = template.note === undefined;
-  const { context = Math.min(config.context, MAX_DEFAULT_CONTEXT), chat = hasTemplate } = options;
+  const { context = defaultContext(config), chat = hasTemplate } = options;
   const runner = runCode ? await createProgramRunner() : undefined;
   const longest = Math.max(...lengths);
   if (isGenerated(task) && longest >= context)

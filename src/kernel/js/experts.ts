@@ -1,14 +1,21 @@
 /** Mixtures of experts on the js device: choosing experts, multiplying by their weights, and adding their outputs. */
-import type { ExpertProjection, ExpertWeighting, Routing, Tensor } from '../device.ts';
+import type { ExpertProjection, Routing, RoutingRule, Tensor } from '../device.ts';
 import { chooseExperts } from '../experts.ts';
 import { floats, matrix } from './handles.ts';
 
-export function route(logits: Tensor, rows: number, { experts, weights }: Routing, weighting: ExpertWeighting): void {
+export function route(
+  logits: Tensor,
+  rows: number,
+  { experts, weights }: Routing,
+  rule: RoutingRule,
+  bias?: Tensor,
+): void {
   const used = experts.cols;
+  const biases = bias && floats(bias);
   for (let r = 0; r < rows; r++) {
     const row = floats(logits).subarray(r * logits.cols, (r + 1) * logits.cols);
     const at = r * used;
-    chooseExperts(row, floats(experts).subarray(at, at + used), floats(weights).subarray(at, at + used), weighting);
+    chooseExperts(row, floats(experts).subarray(at, at + used), floats(weights).subarray(at, at + used), rule, biases);
   }
 }
 

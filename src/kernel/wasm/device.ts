@@ -11,12 +11,12 @@ import type {
   Block,
   Device,
   ExpertProjection,
-  ExpertWeighting,
   KvBlocks,
   KvLayer,
   KvRun,
   Projection,
   Routing,
+  RoutingRule,
   SealRequest,
   Tensor,
   Weights,
@@ -219,8 +219,8 @@ class WasmDevice implements Device {
     this.projections.project(x, rows, projections);
   }
 
-  route(logits: Tensor, rows: number, routing: Routing, weighting: ExpertWeighting): void {
-    this.experts.route(logits, rows, routing, weighting);
+  route(logits: Tensor, rows: number, routing: Routing, rule: RoutingRule, bias?: Tensor): void {
+    this.experts.route(logits, rows, routing, rule, bias);
   }
 
   projectExperts(x: Tensor, rows: number, routing: Routing, projections: readonly ExpertProjection[]): void {

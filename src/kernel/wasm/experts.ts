@@ -2,7 +2,7 @@
  * Mixtures of experts. The rows of a batch are grouped by expert, so that each expert's weights are read once, by the same
  * kernels as other weights: a row gets the same bits alone and in any batch.
  */
-import type { ExpertProjection, ExpertWeighting, Routing, Tensor } from '../device.ts';
+import type { ExpertProjection, Routing, RoutingRule, Tensor } from '../device.ts';
 import { chooseExperts } from '../experts.ts';
 import { type ActivationType, activationBytes, TILE_ROWS } from './kernels/quantize-activations.ts';
 import { addressOf, type Memories } from './memories.ts';
@@ -25,10 +25,11 @@ export class Experts {
     private readonly projections: Projections,
   ) {}
 
-  route(logits: Tensor, rows: number, { experts, weights }: Routing, weighting: ExpertWeighting): void {
+  route(logits: Tensor, rows: number, { experts, weights }: Routing, rule: RoutingRule, bias?: Tensor): void {
+    const biases = bias && this.row(bias, 0);
     for (let r = 0; r < rows; r++) {
       const [row, ids, shares] = [logits, experts, weights].map(x => this.row(x, r));
-      chooseExperts(row, ids, shares, weighting);
+      chooseExperts(row, ids, shares, rule, biases);
     }
   }
 

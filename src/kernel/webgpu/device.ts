@@ -9,12 +9,12 @@ import type {
   Block,
   Device,
   ExpertProjection,
-  ExpertWeighting,
   KvBlocks,
   KvLayer,
   KvRun,
   Projection,
   Routing,
+  RoutingRule,
   SampledTokens,
   SamplingRequest,
   SealRequest,
@@ -316,9 +316,9 @@ export class WebGpuDevice implements Device {
     else this.projections.project(x, rows, projections, norm);
   }
 
-  route(logits: Tensor, rows: number, routing: Routing, weighting: ExpertWeighting): void {
+  route(logits: Tensor, rows: number, routing: Routing, rule: RoutingRule, bias?: Tensor): void {
     this.flush();
-    this.experts.route(logits, rows, routing, weighting);
+    this.experts.route(logits, rows, routing, rule, bias);
   }
 
   projectExperts(x: Tensor, rows: number, routing: Routing, projections: readonly ExpertProjection[]): void {

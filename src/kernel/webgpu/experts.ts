@@ -1,8 +1,8 @@
 /** Mixtures of experts. Routing stays on the GPU: the rows of a batch are grouped by expert there. */
 import { UnsupportedError } from '../../util/errors.ts';
-import type { ExpertProjection, ExpertWeighting, Routing, Tensor } from '../device.ts';
+import type { ExpertProjection, Routing, RoutingRule, Tensor } from '../device.ts';
 import type { Gpu } from './gpu.ts';
-import { addExperts, expertGemv, groupByExpert, MAX_EXPERTS, route } from './kernels/experts.ts';
+import { addExperts, expertGemv, groupByExpert, MAX_EXPERTS, route, routeName } from './kernels/experts.ts';
 import { type MatmulVariant, usesInt8, variantName } from './kernels/gemv.ts';
 import type { Projections } from './projections.ts';
 import { bufferForWriting, bufferOf, type GpuTensor } from './tensor.ts';
@@ -25,7 +25,7 @@ export class Experts {
     private readonly precise: boolean,
   ) {}
 
-  route(logits: Tensor, rows: number, routing: Routing, weighting: ExpertWeighting): void {
+  route(logits: Tensor, rows: number, routing: Routing, rule: RoutingRule, bias?: Tensor): void {
     const { cols: count } = logits;
     const { cols: used } = routing.experts;
     if (count > MAX_EXPERTS)
@@ -33,8 +33,11 @@ export class Experts {
         option => `The webgpu device runs up to ${MAX_EXPERTS} experts, not ${count}. Use ${option('device', 'wasm')}.`,
       );
     const [experts, weights] = [routing.experts, routing.weights].map(bufferForWriting);
-    const kernel = this.gpu.kernel(`route ${weighting}`, () => route(weighting));
-    this.gpu.run(kernel, [rows, count, used], [bufferOf(logits), experts, weights], spread(rows));
+    const variant = { ...rule, biased: bias !== undefined };
+    const kernel = this.gpu.kernel(routeName(variant), () => route(variant));
+    const params = [rows, count, used, rule.groups?.count ?? 0, rule.groups?.used ?? 0, rule.scale];
+    const buffers = [bufferOf(logits), ...(bias ? [bufferOf(bias)] : []), experts, weights];
+    this.gpu.run(kernel, params, buffers, spread(rows));
     this.workItems.set(routing.experts, this.group(experts, count, rows * used));
   }
 

@@ -1,6 +1,6 @@
 /** Mixtures of experts: choosing experts, grouping rows by expert, products with their weights, and the sum of outputs. */
-import type { ExpertWeighting } from '../../device.ts';
-import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
+import { MIN_SCORE_SUM, type RoutingRule } from '../../device.ts';
+import { f32, type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { ROW_TILE } from '../weights.ts';
 import {
   accumulateSplits,
@@ -22,31 +22,67 @@ const SIZE = 64;
 /** In a work item: no expert, no choice. */
 const NONE = '0xffffffffu';
 
+/** Max experts of a model: their counts are in workgroup memory. */
+export const MAX_EXPERTS = 1024;
+
+export interface RouteVariant extends Pick<RoutingRule, 'scores' | 'normalized' | 'groups'> {
+  biased: boolean;
+}
+
+export const routeName = ({ scores, normalized, groups, biased }: RouteVariant): string =>
+  `route ${scores}${normalized ? ' normalized' : ''}${biased ? ' biased' : ''}${groups ? ' groups' : ''}`;
+
 /**
  * One workgroup per row. Each round finds the next expert in the order of descending logits and, for equal ones, ascending
- * ids.
+ * ids; or of scores, if these have biases or the experts are in groups.
  */
-export const route = (weighting: ExpertWeighting): Kernel => ({
-  name: `route ${weighting}`,
-  summary: 'Chooses the experts of a row, and their weights.',
-  params: u32('rows', 'count', 'used'),
-  buffers: [readBuffer('logits', 'f32'), writeBuffer('experts', 'f32'), writeBuffer('weights', 'f32')],
-  size: SIZE,
-  body: /* wgsl */ `
-struct Candidate { logit: f32, id: u32 }
+export function route(variant: RouteVariant): Kernel {
+  const { scores, normalized, biased, groups } = variant;
+  const isRanked = biased || groups !== undefined;
+  const isSoftmax = scores === 'softmax';
+  const isSummed = isSoftmax && (isRanked || !normalized);
+  const rank = (e: string) => (isRanked ? `ranks[${e}]` : `logits[row * p.count + ${e}]`);
+  const unscaled = (logit: string) => (isSoftmax ? `exp(${logit} - max_logit)` : `1 / (1 + exp(-${logit}))`);
+  return {
+    name: routeName(variant),
+    summary: 'Chooses the experts of a row, and their weights.',
+    params: [...u32('rows', 'count', 'used', 'groups', 'usedGroups'), ...f32('scale')],
+    buffers: [
+      readBuffer('logits', 'f32'),
+      ...(biased ? [readBuffer('biases', 'f32')] : []),
+      writeBuffer('experts', 'f32'),
+      writeBuffer('weights', 'f32'),
+    ],
+    size: SIZE,
+    body: /* wgsl */ `
+struct Candidate { rank: f32, id: u32 }
 var<workgroup> candidates: array<Candidate, ${SIZE}>;
-var<workgroup> sums: array<f32, ${SIZE}>;
-fn is_before(a: Candidate, b: Candidate) -> bool { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+var<workgroup> lane_values: array<f32, ${SIZE}>;
+${isRanked ? `var<workgroup> ranks: array<f32, ${MAX_EXPERTS}>;` : ''}
+${groups ? `var<workgroup> group_sums: array<f32, ${MAX_EXPERTS / 2}>;` : ''}
+fn is_before(a: Candidate, b: Candidate) -> bool { return a.rank > b.rank || (a.rank == b.rank && a.id < b.id); }
 fn main(group: vec3u, lane: u32) {
   let row = group.y * 65535 + group.x;
   if (row >= p.rows) { return; }
+  var total = 1.0;
+  ${!isSoftmax ? '' : reduceLanes('max_logit', 'logits[row * p.count]', 'max(max_logit, logits[row * p.count + e])', 'max(max_logit, lane_values[n])')}
+  ${!isSummed ? '' : reduceLanes('sum', '0.0', 'sum + exp(logits[row * p.count + e] - max_logit)', 'sum + lane_values[n]')}
+  ${isSummed ? 'total = sum;' : ''}
+  ${
+    isRanked
+      ? `for (var e = lane; e < p.count; e += ${SIZE}) {
+    ranks[e] = (${unscaled('logits[row * p.count + e]')}) / total${biased ? ' + biases[e]' : ''};
+  }
+  workgroupBarrier();`
+      : ''
+  }
+  ${groups ? DROP_GROUPS : ''}
   var last = Candidate();
-  var max_logit = 0.0;
-  var sum = 0.0;
+  var chosen = 0.0;
   for (var i = 0u; i < p.used; i++) {
     var best = Candidate(0.0, ${NONE});
     for (var e = lane; e < p.count; e += ${SIZE}) {
-      let one = Candidate(logits[row * p.count + e], e);
+      let one = Candidate(${rank('e')}, e);
       if ((i == 0 || is_before(last, one)) && (best.id == ${NONE} || is_before(one, best))) { best = one; }
     }
     candidates[lane] = best;
@@ -62,28 +98,55 @@ fn main(group: vec3u, lane: u32) {
     workgroupBarrier();
     last = candidates[0];
     workgroupBarrier();
-    if (i == 0) { max_logit = last.logit; }
-    ${weighting === 'softmax of chosen' ? 'sum += exp(last.logit - max_logit);' : ''}
+    let expert = min(last.id, p.count - 1);
+    let weight = ${unscaled('logits[row * p.count + expert]')};
+    chosen += weight;
     if (lane == 0) {
-      experts[row * p.used + i] = f32(min(last.id, p.count - 1));
-      weights[row * p.used + i] = ${weighting === 'sigmoid' ? '1 / (1 + exp(-last.logit))' : 'exp(last.logit - max_logit)'};
+      experts[row * p.used + i] = f32(expert);
+      weights[row * p.used + i] = weight;
     }
   }
-  ${
-    weighting !== 'softmax of all'
-      ? ''
-      : `for (var e = lane; e < p.count; e += ${SIZE}) { sum += exp(logits[row * p.count + e] - max_logit); }
-  sums[lane] = sum;
-  workgroupBarrier();
-  sum = 0.0;
-  for (var n = 0u; n < ${SIZE}; n++) { sum += sums[n]; }`
+  let divisor = ${normalized ? `max(${MIN_SCORE_SUM}, chosen)` : 'total'};
+  if (lane == 0) {
+    for (var i = 0u; i < p.used; i++) { weights[row * p.used + i] = p.scale * weights[row * p.used + i] / divisor; }
   }
-  ${weighting === 'sigmoid' ? '' : 'if (lane == 0) { for (var i = 0u; i < p.used; i++) { weights[row * p.used + i] /= sum; } }'}
 }`,
-});
+  };
+}
 
-/** Max experts of a model: their counts are in workgroup memory. */
-export const MAX_EXPERTS = 1024;
+/** Declares `name`, a reduction over the experts: first of each lane, then of all lanes, in the same order. */
+const reduceLanes = (name: string, initial: string, perExpert: string, perLane: string): string => `
+  var ${name} = ${initial};
+  for (var e = lane; e < p.count; e += ${SIZE}) { ${name} = ${perExpert}; }
+  lane_values[lane] = ${name};
+  workgroupBarrier();
+  ${name} = ${initial};
+  for (var n = 0u; n < ${SIZE}; n++) { ${name} = ${perLane}; }
+  workgroupBarrier();`;
+
+/** Experts outside the best groups get the lowest rank. A group's sum is that of its two best ranks. */
+const DROP_GROUPS = /* wgsl */ `
+  let group_size = p.count / p.groups;
+  for (var g = lane; g < p.groups; g += ${SIZE}) {
+    var best = max(ranks[g * group_size], ranks[g * group_size + 1]);
+    var second = min(ranks[g * group_size], ranks[g * group_size + 1]);
+    for (var e = g * group_size + 2; e < (g + 1) * group_size; e++) {
+      second = max(second, min(best, ranks[e]));
+      best = max(best, ranks[e]);
+    }
+    group_sums[g] = best + second;
+  }
+  workgroupBarrier();
+  for (var e = lane; e < p.groups * group_size; e += ${SIZE}) {
+    let own = e / group_size;
+    var better = 0u;
+    for (var g = 0u; g < p.groups; g++) {
+      better += select(0u, 1u, group_sums[g] > group_sums[own] || (group_sums[g] == group_sums[own] && g < own));
+    }
+    if (better >= p.usedGroups) { ranks[e] = -3.0e38; }
+  }
+  workgroupBarrier();`;
+
 const GROUP_SIZE = 256;
 
 /**

@@ -6,6 +6,7 @@ import { choice, type Grammar, marker, repeat, sequence, text } from '../engine/
 import { satisfies } from '../engine/grammar/satisfies.ts';
 import { type JsonSchema, schemaGrammar, schemaText } from '../engine/grammar/schema.ts';
 import { MARKERS } from '../engine/grammar/vocabulary.ts';
+import { createWorkBudget, spendHalf } from '../engine/grammar/work.ts';
 import type { Result, Token } from '../engine/stream.ts';
 import { type CallFormat, createAnswerParser, detectAnswerFormat, type ParserOptions } from '../model/answer-format.ts';
 import type { AnswerParser } from '../model/answer-parts.ts';
@@ -14,6 +15,7 @@ import { type AnswerStart, encodeChat } from '../model/chat.ts';
 import { textOf } from '../model/message.ts';
 import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
+import { InputError } from '../util/errors.ts';
 import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
 import { splitBegunAnswer, writeBegunAnswer } from './begun-answer.ts';
 import { afterAnalysis, finalMessage } from './channel-grammar.ts';
@@ -96,10 +98,21 @@ export function prepareAnswer(
 /** Free text may have calls that the grammar does not know: they must satisfy what it would enforce. */
 function callRules(request: AnswerRequest) {
   const { toolChoice = 'auto', parallelToolCalls = true, schema } = request;
-  const parameters = new Map(callableTools(request).map(({ function: { name, parameters } }) => [name, parameters]));
-  const acceptCall: ParserOptions['acceptCall'] = ({ name, arguments: given }, before) =>
-    (before === 0 || parallelToolCalls) && satisfies(given, parameters.get(name) ?? {});
-  return { names: [...parameters.keys()], ...(toolChoice === 'auto' && schema === undefined && { acceptCall }) };
+  const called = new Map(callableTools(request).map(tool => [tool.function.name, tool.function]));
+  const spend = spendHalf(createWorkBudget(), () => {
+    throw new InputError('The arguments of a call take too much work to check.');
+  });
+  const acceptCall: ParserOptions['acceptCall'] = ({ name, arguments: given }, before) => {
+    if (before > 0 && !parallelToolCalls) return false;
+    const { parameters = {}, strict: isStrict = false } = called.get(name) ?? {};
+    try {
+      return satisfies(given, parameters, { isStrict, spend });
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error;
+      return !isStrict;
+    }
+  };
+  return { names: [...called.keys()], ...(toolChoice === 'auto' && schema === undefined && { acceptCall }) };
 }
 
 const callableTools = ({ tools = [], allowedTools }: AnswerRequest): readonly Tool[] =>

@@ -187,7 +187,8 @@ export function answerGrammar(
   const { channels, callFormat: format } = formatOf(model);
   if (usesTools({ tools, toolChoice })) {
     // Free text, and calls by name: the parser takes them from any channel.
-    if (channels && toolChoice === 'auto' && schema === undefined) return undefined;
+    const isStrict = tools.some(tool => tool.function.strict);
+    if (channels && toolChoice === 'auto' && schema === undefined && !isStrict) return undefined;
     const isParallel = parallelToolCalls ?? toolChoice === 'auto';
     const use = { toolChoice, allowedTools, isParallel, format, schema };
     const key = toolsKey(tools, use);

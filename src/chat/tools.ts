@@ -200,7 +200,7 @@ export function toolsGrammar(tools: readonly Tool[], use: ToolUse): Grammar {
   });
   const call = choice(...calls.filter(expression => expression !== undefined));
   const maxCalls = isParallel && !isNamed ? MAX_CALLS : 1;
-  const answer = { llama3: llamaAnswer, hermes: hermesAnswer, channels: (call: Expression) => call }[format];
+  const answer = { llama3: llamaAnswer, hermes: hermesAnswer, channels: channelsAnswer }[format];
   const root = answer(call, maxCalls, toolChoice === 'auto' && schema === undefined);
   const inFormat = (root: Expression) => ({
     root: format === 'channels' ? afterAnalysis(root) : root,
@@ -219,6 +219,11 @@ const callObject = (name: string, content: Expression, format: CallFormat): Expr
     ...[text(format === 'llama3' ? '"parameters"' : '"arguments"'), colon, content, text('}')],
   );
 
+const anyText = repeat(character(...complement([])), 0);
+
+const channelsAnswer = (call: Expression, _: number, mayTalk: boolean): Expression =>
+  mayTalk ? choice(call, finalMessage(anyText)) : call;
+
 const newline = optional(text('\n'));
 
 function hermesAnswer(call: Expression, maxCalls: number, mayTalk: boolean): Expression {
@@ -234,6 +239,6 @@ function llamaAnswer(call: Expression, maxCalls: number, mayTalk: boolean): Expr
   if (!mayTalk) return calls;
   const brace = '{'.charCodeAt(0);
   // An answer that begins with a brace is a call.
-  const plain = sequence(character(...complement([[brace, brace]])), repeat(character(...complement([])), 0));
+  const plain = sequence(character(...complement([[brace, brace]])), anyText);
   return choice(calls, optional(plain));
 }

@@ -26,8 +26,8 @@ it.each<[string, unknown, unknown]>([
   ['thrice itself, in all', {}, { allOf: [{ $ref: '#' }, { $ref: '#' }, { $ref: '#' }] }],
   ['a long value', Array(50_000).fill({ a: 1 }), { items: { properties: { a: { type: 'integer' } } } }],
   ['many constants', [1], { items: { anyOf: Array(50_000).fill({ enum: [1, 2, 3] }) } }],
-  ['a pattern of many repetitions', 'a'.repeat(2000), { pattern: '^(?:(?:a{1,9}){1,9}){1,900}$' }],
-])('counts the work: %s', (_, value, schema) => expect(check(value, schema)).not.toBe(false));
+  ['a pattern of many repetitions', 'a'.repeat(2000), { pattern: `^${'a?'.repeat(900)}$` }],
+])('the work is limited: %s', (_, value, schema) => expect(check(value, schema)).toBe('tooMuch'));
 
 it('beyond some depth nothing is checked, unless it is strict', () => {
   expect(check({}, { $ref: '#' })).toBe(true);

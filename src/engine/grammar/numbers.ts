@@ -12,6 +12,9 @@ export interface Bounds {
 /** Doubles tell decimals of 15 digits apart, and integers up to that are exact. */
 const MAX_DIGITS = 15;
 const LARGEST = 10n ** BigInt(MAX_DIGITS) - 1n;
+/** Integers of 64 bits: doubles round them, which does not take them beyond a bound. */
+const MAX_INTEGER_DIGITS = 20;
+const LARGEST_INTEGER = 10n ** BigInt(MAX_INTEGER_DIGITS) - 1n;
 /** Decimal places of numbers with bounds. */
 const MAX_PLACES = 6;
 /** Steps of a number of decimal places, and of a digit of a bound. */
@@ -20,11 +23,11 @@ const DIGIT_WORK = 15;
 
 const digits = (min: number, max = min): Expression => repeat(character([48, 57]), min, max);
 const digit = (low: string, high: string): Expression => character([low.charCodeAt(0), high.charCodeAt(0)]);
-const anyNatural = choice(text('0'), sequence(digit('1', '9'), digits(0, MAX_DIGITS - 1)));
+const anyNatural = choice(text('0'), sequence(digit('1', '9'), digits(0, MAX_INTEGER_DIGITS - 1)));
 
 export const anyInteger: Expression = choice(
   text('0'),
-  sequence(optional(text('-')), digit('1', '9'), digits(0, MAX_DIGITS - 1)),
+  sequence(optional(text('-')), digit('1', '9'), digits(0, MAX_INTEGER_DIGITS - 1)),
 );
 
 export const anyNumber: Expression = sequence(
@@ -49,7 +52,7 @@ export function numbersBetween(bounds: Bounds, spend: Spend, places = MAX_PLACES
   for (let place = 0; place <= places; place++) {
     spend(PLACE_WORK);
     // Fewer digits before the point for more after it: doubles must tell them apart.
-    const largest = place === 0 ? LARGEST : LARGEST / 10n;
+    const largest = place === 0 ? LARGEST_INTEGER : LARGEST / 10n;
     const low = max(lowest(bounds, place), -largest);
     const high = min(highest(bounds, place), largest);
     if (low > high) continue;
@@ -62,17 +65,20 @@ export function numbersBetween(bounds: Bounds, spend: Spend, places = MAX_PLACES
   return items.length > 0 ? choice(...items) : undefined;
 }
 
-const lowest = ({ minimum, exclusiveMinimum }: Bounds, place: number): bigint =>
-  max(
-    minimum === undefined ? -LARGEST : scale(minimum, place).ceil,
-    exclusiveMinimum === undefined ? -LARGEST : scale(exclusiveMinimum, place).floor + 1n,
-  );
+const lowest = ({ minimum, exclusiveMinimum }: Bounds, place: number): bigint => {
+  const inclusive = minimum === undefined ? -LARGEST_INTEGER : scale(minimum, place).ceil;
+  if (exclusiveMinimum === undefined) return inclusive;
+  const exclusive = scale(exclusiveMinimum, place).floor + 1n;
+  // What is next to a large bound may be rounded to it.
+  return max(inclusive, exclusive < -LARGEST ? -LARGEST : exclusive > LARGEST ? LARGEST_INTEGER + 1n : exclusive);
+};
 
-const highest = ({ maximum, exclusiveMaximum }: Bounds, place: number): bigint =>
-  min(
-    maximum === undefined ? LARGEST : scale(maximum, place).floor,
-    exclusiveMaximum === undefined ? LARGEST : scale(exclusiveMaximum, place).ceil - 1n,
-  );
+const highest = ({ maximum, exclusiveMaximum }: Bounds, place: number): bigint => {
+  const inclusive = maximum === undefined ? LARGEST_INTEGER : scale(maximum, place).floor;
+  if (exclusiveMaximum === undefined) return inclusive;
+  const exclusive = scale(exclusiveMaximum, place).ceil - 1n;
+  return min(inclusive, exclusive > LARGEST ? LARGEST : exclusive < -LARGEST ? -LARGEST_INTEGER - 1n : exclusive);
+};
 
 /** A number times 10^place, rounded both ways. */
 function scale(value: number, place: number): { floor: bigint; ceil: bigint } {

@@ -174,6 +174,16 @@ it.each<[schema: Record<string, unknown> | true, texts: string[], others: string
     ['"ab"', '"é\\n"', '"😀😀😀"'],
     ['"a"', '"abcd"', '"\\ud83d\\ude00"'],
   ],
+  [{ type: 'integer' }, ['-12345678901234567890'], ['123456789012345678901']],
+  [{ type: 'number', minimum: 0 }, ['234567890123456800', '18446744073709551615'], ['-1']],
+  // 99999999999999999 is read as 1e17.
+  [{ type: 'integer', exclusiveMaximum: 1e17 }, ['-99999999999999999', '999999999999999'], ['99999999999999999']],
+  [{ type: 'integer', exclusiveMinimum: -1e17, maximum: 5 }, ['-999999999999999'], ['-99999999999999999', '6']],
+  [
+    { properties: { a: {}, b: {} }, anyOf: [{ properties: { b: { const: 1 }, c: {} } }, { required: ['b', 'd'] }] },
+    ['{"a": 0, "b": 1, "c": 2}', '{"a": 0, "b": 2, "d": 3}'],
+    ['{"b": 1, "a": 0}', '{"a": 0, "b": 2}'],
+  ],
   [{ type: 'string', pattern: '^[^a]"\\\\$' }, ['"b\\"\\\\"'], ['"a\\"\\\\"', '"b"']],
   [
     { type: 'object', properties: { ab: { type: 'integer' } }, additionalProperties: { type: 'boolean' } },

@@ -32,6 +32,8 @@ export type JsonSchema = Record<string, unknown> | true;
 const MAX_TEXT = 256 * 1024;
 const MAX_DEPTH = 48;
 const MAX_VALUES = 20_000;
+/** Characters of a path in an error. */
+const MAX_PATH = 200;
 /** Steps of a part of a schema, besides those of its size. */
 const PART_WORK = 100;
 
@@ -80,7 +82,7 @@ export function addSchema(
   let part = name;
   const spend = spendHalf(budget, () =>
     refuse(
-      part,
+      part.length > MAX_PATH ? name : part,
       'takes too much work to enforce. Use fewer alternatives, constants and references, or simpler patterns.',
     ),
   );
@@ -195,7 +197,8 @@ export function addSchema(
     const list = branches as readonly unknown[];
     if (key === 'allOf') return convert(list.reduce(join, rest), path, open);
     const isAlone = Object.keys(rest).length === 0;
-    const items = list.map(branch => (isAlone ? branch : join(branch, rest)));
+    // What is beside the branches comes first: so do its properties.
+    const items = list.map(branch => (isAlone ? branch : join(rest, branch)));
     if (key === 'oneOf') checkDisjoint(items, path, open);
     return choiceOf(items.map((item, i) => convert(item, isAlone ? `${path}.${key}[${i}]` : path, open)));
   };

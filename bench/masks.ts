@@ -7,9 +7,9 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { openModelFile } from '../src/engine/engine.ts';
 import { type Constraints, createConstraints } from '../src/engine/grammar/constraint.ts';
-import { type Grammar, isSatisfiable } from '../src/engine/grammar/expression.ts';
+import type { Grammar } from '../src/engine/grammar/expression.ts';
 import { jsonRules } from '../src/engine/grammar/json.ts';
-import { resolveReference } from '../src/engine/grammar/satisfies.ts';
+import { resolveReference, satisfies } from '../src/engine/grammar/satisfies.ts';
 import { addSchema, schemaText } from '../src/engine/grammar/schema.ts';
 import { InputError } from '../src/index.ts';
 import type { Tokenizer } from '../src/model/tokenizer.ts';
@@ -87,6 +87,15 @@ function openObjects(schema: unknown): unknown {
 function inOrder(value: unknown, schema: unknown, root: unknown, depth = 0): unknown {
   if (!isPlainObject(schema) || depth > 64) return value;
   if (typeof schema.$ref === 'string') return inOrder(value, resolveReference(root, schema.$ref), root, depth + 1);
+  // Of alternatives, the first one that the value satisfies.
+  const fits = (branch: unknown) => satisfies(value, branch, { root, spend: () => {} });
+  const [first, other] = [schema.anyOf, schema.oneOf].map(list => (Array.isArray(list) ? list.find(fits) : undefined));
+  const parts = [...(Array.isArray(schema.allOf) ? schema.allOf : []), first, other].filter(part => part !== undefined);
+  if (parts.length > 0) {
+    const own = { properties: schema.properties, additionalProperties: schema.additionalProperties };
+    const ordered = parts.reduce((result, part) => inOrder(result, part, root, depth + 1), value);
+    return inOrder(ordered, own, root, depth + 1);
+  }
   if (Array.isArray(value)) return value.map(item => inOrder(item, schema.items, root, depth + 1));
   if (!isPlainObject(value)) return value;
   const properties = isPlainObject(schema.properties) ? schema.properties : {};
@@ -131,9 +140,7 @@ export function checkCase(
 function grammarOf(schema: unknown, unenforced: Set<string>): Grammar {
   const rules = new Map(jsonRules);
   const text = schemaText(schema as Record<string, unknown>, 'schema');
-  const root = addSchema(JSON.parse(text), { name: 'schema', rules, unenforced });
-  if (!isSatisfiable({ root, rules })) throw new InputError('schema is satisfied by no value.');
-  return { root, rules };
+  return { root: addSchema(JSON.parse(text), { name: 'schema', rules, unenforced }), rules };
 }
 
 function accepts(

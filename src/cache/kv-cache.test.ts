@@ -79,6 +79,8 @@ describe('open', () => {
       pauses.push(pause);
       expect(cache.open(pause, [1, 2]).length).toBe(0);
     });
+    // @ts-expect-error: nobody else can make one.
+    cache.open({ isOver: false }, [1, 2]);
     expect(() => cache.open(pauses[0], [1, 2])).toThrow(/kvasir bug: the cache was opened after its pause/);
     expect(() => cache.restore(pauses[0])).toThrow(/kvasir bug/);
   });

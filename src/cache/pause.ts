@@ -4,15 +4,18 @@
  */
 import { assert } from '../util/errors.ts';
 
-/** Says that no pass is being recorded, until the work that it was handed to has ended. */
+declare const isPause: unique symbol;
+
+/** Says that no pass is being recorded, until the work that it was handed to has ended. Only `withPause` makes one. */
 export interface Pause {
   readonly isOver: boolean;
+  readonly [isPause]: true;
 }
 
 export async function withPause<T>(work: (pause: Pause) => Promise<T>): Promise<T> {
   const pause = { isOver: false };
   try {
-    return await work(pause);
+    return await work(pause as typeof pause & Pause);
   } finally {
     pause.isOver = true;
   }

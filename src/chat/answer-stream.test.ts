@@ -182,6 +182,32 @@ describe('calls that are written as text', () => {
     expect(read(wrong)).toEqual({ text: wrong, calls: [] });
   });
 
+  it('satisfy all keywords of the schema, and of a strict tool its formats', () => {
+    const written = (value: object, strict: boolean, properties: object) => {
+      const tool: Tool = { type: 'function', function: { name: 'book', parameters: { properties }, strict } };
+      const model = { tokenizer, template, constraints: createConstraints(tokenizer) };
+      const { parser } = prepareAnswer(model, [{ role: 'user', content: 'Hi' }], { tools: [tool] });
+      const [first, last] = [parser.push(JSON.stringify({ name: 'book', arguments: value })), parser.end()];
+      return [...first.calls, ...last.calls].length;
+    };
+    const properties = {
+      day: { type: 'string', pattern: '^\\d{4}$' },
+      when: { type: 'string', format: 'date' },
+      amount: { type: 'number', multipleOf: 0.01 },
+    };
+    for (const [value, calls] of [
+      [{ day: '2024', when: '2024-02-28', amount: 1.15 }, [1, 1]],
+      [{ day: 'tomorrow' }, [0, 0]],
+      [{ when: 'never' }, [1, 0]],
+      [{ amount: 1.23456 }, [0, 0]],
+    ] as const)
+      expect([false, true].map(strict => written(value, strict, properties))).toEqual(calls);
+    // What takes too long to check is no call of a strict tool.
+    const slow = { day: { type: 'string', pattern: `^${'a?'.repeat(900)}$` } };
+    const long = { day: 'a'.repeat(2000) };
+    expect([false, true].map(strict => written(long, strict, slow))).toEqual([1, 0]);
+  });
+
   it('are streamed as one part, with all tokens, and end the answer as calls do', async () => {
     const model = { tokenizer, template, constraints: createConstraints(tokenizer) };
     const { parser } = prepareAnswer(model, [{ role: 'user', content: '' }], { tools });
@@ -400,5 +426,9 @@ describe('answers in channels', () => {
     expect(allowed(callOf('dice').replace('6', '"6"'), { tools, toolChoice: 'required' })).toMatch(/\{"n":$/);
     for (const answer of [analysis + final, callOf('clock')]) expect(allowed(answer, { tools, schema })).toBe('all');
     expect(prepareAnswer(model, messages, { tools }).output.constraint).toBeUndefined();
+    const strict = { tools: tools.map(tool => ({ ...tool, function: { ...tool.function, strict: true } })) };
+    for (const answer of [analysis + callOf('dice'), '<|channel|>final<|message|>Any text.'])
+      expect(allowed(answer, strict)).toBe('all');
+    expect(allowed(callOf('dice').replace('6', '"6"'), strict)).toMatch(/\{"n":$/);
   });
 });

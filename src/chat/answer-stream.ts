@@ -6,6 +6,7 @@ import { choice, type Grammar, marker, repeat, sequence, text } from '../engine/
 import { satisfies } from '../engine/grammar/satisfies.ts';
 import { type JsonSchema, schemaGrammar, schemaText } from '../engine/grammar/schema.ts';
 import { MARKERS } from '../engine/grammar/vocabulary.ts';
+import { createWorkBudget, spendHalf } from '../engine/grammar/work.ts';
 import type { Result, Token } from '../engine/stream.ts';
 import { type CallFormat, createAnswerParser, detectAnswerFormat, type ParserOptions } from '../model/answer-format.ts';
 import type { AnswerParser } from '../model/answer-parts.ts';
@@ -16,6 +17,7 @@ import { textOf } from '../model/message.ts';
 import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
 import type { ThinkTags } from '../model/thinking.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
+import { InputError } from '../util/errors.ts';
 import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
 import { splitBegunAnswer, writeBegunAnswer } from './begun-answer.ts';
 import { afterAnalysis, finalMessage } from './channel-grammar.ts';
@@ -82,7 +84,6 @@ export function prepareAnswer(
     : createAnswerParser({
         ...(callsTools && { toolCalls: callFormat, ...callRules(request) }),
         ...{ reasoning, thinking, begun, maxCalls: request.parallelToolCalls === false ? 1 : undefined },
-        typed: (name, values) => typedArguments(request.tools ?? [], name, values),
       });
   // It has read the headers before. Not the text: what of it may become a marker would be held back, and then repeated.
   if (channels) for (const marker of markers) parser.push(marker);
@@ -106,10 +107,28 @@ export function prepareAnswer(
 /** Free text may have calls that the grammar does not know: they must satisfy what it would enforce. */
 function callRules(request: AnswerRequest) {
   const { toolChoice = 'auto', parallelToolCalls = true, schema } = request;
-  const parameters = new Map(callableTools(request).map(({ function: { name, parameters } }) => [name, parameters]));
-  const acceptCall: ParserOptions['acceptCall'] = ({ name, arguments: given }, before) =>
-    (before === 0 || parallelToolCalls) && satisfies(given, parameters.get(name) ?? {});
-  return { names: [...parameters.keys()], ...(toolChoice === 'auto' && schema === undefined && { acceptCall }) };
+  const called = new Map(callableTools(request).map(tool => [tool.function.name, tool.function]));
+  const spend = spendHalf(createWorkBudget(), () => {
+    throw new InputError('The arguments of a call take too much work to check.');
+  });
+  const acceptCall: ParserOptions['acceptCall'] = ({ name, arguments: given }, before) => {
+    if (before > 0 && !parallelToolCalls) return false;
+    const { parameters = {}, strict: isStrict = false } = called.get(name) ?? {};
+    return unlessTooMuch(() => satisfies(given, parameters, { isStrict, spend }), !isStrict);
+  };
+  const typed: ParserOptions['typed'] = (name, values) =>
+    unlessTooMuch(() => typedArguments(request.tools ?? [], name, values, spend), Object.fromEntries(values));
+  const names = [...called.keys()];
+  return { names, typed, ...(toolChoice === 'auto' && schema === undefined && { acceptCall }) };
+}
+
+function unlessTooMuch<T>(check: () => T, otherwise: T): T {
+  try {
+    return check();
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error;
+    return otherwise;
+  }
 }
 
 const callableTools = ({ tools = [], allowedTools }: AnswerRequest): readonly Tool[] =>
@@ -197,7 +216,9 @@ export function answerGrammar(
   const format = callFormatOf(model, request);
   if (usesTools({ tools, toolChoice })) {
     // Free text, and calls by name: the parser takes them from any channel.
-    if ((channels && toolChoice === 'auto' && schema === undefined) || writesTexts(format)) return undefined;
+    const isStrict = tools.some(tool => tool.function.strict);
+    if ((channels && toolChoice === 'auto' && schema === undefined && !isStrict) || writesTexts(format))
+      return undefined;
     const isParallel = parallelToolCalls ?? toolChoice === 'auto';
     const use = { toolChoice, allowedTools, isParallel, format, schema };
     const key = toolsKey(tools, use);

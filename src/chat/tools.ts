@@ -6,7 +6,6 @@ import {
   complement,
   type Expression,
   type Grammar,
-  isSatisfiable,
   marker,
   optional,
   repeat,
@@ -15,6 +14,7 @@ import {
 } from '../engine/grammar/expression.ts';
 import { anyObject, colon, comma, jsonRules } from '../engine/grammar/json.ts';
 import { addSchema, type JsonSchema, type SchemaOptions, schemaGrammar, schemaText } from '../engine/grammar/schema.ts';
+import { createWorkBudget } from '../engine/grammar/work.ts';
 import type { CallFormat } from '../model/answer-format.ts';
 import type { ChatMessage } from '../model/template.ts';
 import { describeValue, isPlainObject } from '../util/describe-value.ts';
@@ -153,8 +153,8 @@ function parametersText(tools: readonly Tool[], i: number): string | undefined {
 
 /** Keywords in the parameters of tools that calls need not satisfy, by their paths. Of strict tools, an InputError. */
 export function unenforcedKeywords(tools: readonly Tool[]): string[] {
-  const unenforced = new Set<string>();
-  for (const i of tools.keys()) argumentsOf(tools, i, new Map(), unenforced);
+  const [unenforced, budget] = [new Set<string>(), createWorkBudget()];
+  for (const i of tools.keys()) argumentsOf(tools, i, { rules: new Map(), unenforced, budget });
   return [...unenforced];
 }
 
@@ -164,19 +164,21 @@ export function unenforcedNotice(paths: readonly string[]): string {
   return `Calls need not satisfy ${paths.slice(0, MAX_NAMED).join(', ')}${more}: check their arguments.`;
 }
 
-/** The expression of a tool's arguments, whose rules are added to `rules`. Any object, if the schema cannot be followed. */
+/** The expression of a tool's arguments. Any object, if the schema cannot be followed. */
 function argumentsOf(
   tools: readonly Tool[],
   i: number,
-  rules: Map<string, Expression>,
-  unenforced: Set<string>,
+  { unenforced, ...options }: Required<Omit<SchemaOptions, 'name'>>,
 ): Expression {
   const name = parametersPath(i);
   const { strict } = tools[i].function;
   const json = parametersText(tools, i);
   try {
     if (json !== undefined)
-      return addArguments(JSON.parse(json), { name, rules, unenforced: strict ? undefined : unenforced });
+      return addSchema(
+        { ...JSON.parse(json), type: 'object' },
+        { ...options, name, unenforced: strict ? undefined : unenforced },
+      );
   } catch (error) {
     if (strict || !(error instanceof InputError)) throw error;
   }
@@ -184,24 +186,15 @@ function argumentsOf(
   return anyObject;
 }
 
-function addArguments(schema: object, { name, rules, unenforced }: SchemaOptions): Expression {
-  const own = new Map(jsonRules);
-  const root = addSchema({ ...schema, type: 'object' }, { name, rules: own, unenforced });
-  if (!isSatisfiable({ root, rules: own }))
-    refuse(name, 'is satisfied by no value: it contains itself without an end.');
-  for (const [key, expression] of own) rules.set(key, expression);
-  return root;
-}
-
 /** The grammar of an answer with these tools. */
 export function toolsGrammar(tools: readonly Tool[], use: ToolUse): Grammar {
   const { toolChoice, allowedTools, isParallel, format, schema } = use;
   const rules = new Map(jsonRules);
-  const unenforced = new Set<string>();
+  const [unenforced, budget] = [new Set<string>(), createWorkBudget()];
   const isNamed = typeof toolChoice === 'object';
   const calls = tools.map((tool, i): Expression | undefined => {
     const { name } = tool.function;
-    const content = argumentsOf(tools, i, rules, unenforced);
+    const content = argumentsOf(tools, i, { rules, unenforced, budget });
     const isAllowed = isNamed ? toolChoice.name === name : (allowedTools?.includes(name) ?? true);
     if (!isAllowed) return undefined;
     if (format === 'channels') return callMessage(name, content);
@@ -217,7 +210,7 @@ export function toolsGrammar(tools: readonly Tool[], use: ToolUse): Grammar {
     unenforced: [...unenforced],
   });
   if (toolChoice !== 'auto' || schema === undefined) return inFormat(root);
-  const instead = schemaGrammar(schema);
+  const instead = schemaGrammar(schema, 'schema', budget);
   for (const [key, expression] of instead.rules) rules.set(key, expression);
   return inFormat(choice(root, format === 'channels' ? finalMessage(instead.root) : instead.root));
 }
@@ -234,6 +227,11 @@ function mistralCall(name: string, content: Expression): Expression {
   return sequence(text(name), optional(id), marker('[ARGS]'), content);
 }
 
+const anyText = repeat(character(...complement([])), 0);
+
+const channelsAnswer = (call: Expression, _: number, mayTalk: boolean): Expression =>
+  mayTalk ? choice(call, finalMessage(anyText)) : call;
+
 const newline = optional(text('\n'));
 
 function hermesAnswer(call: Expression, maxCalls: number, mayTalk: boolean): Expression {
@@ -249,7 +247,7 @@ function llamaAnswer(call: Expression, maxCalls: number, mayTalk: boolean): Expr
   if (!mayTalk) return calls;
   const brace = '{'.charCodeAt(0);
   // An answer that begins with a brace is a call.
-  const plain = sequence(character(...complement([[brace, brace]])), repeat(character(...complement([])), 0));
+  const plain = sequence(character(...complement([[brace, brace]])), anyText);
   return choice(calls, optional(plain));
 }
 
@@ -265,7 +263,7 @@ function mistralListAnswer(call: Expression, maxCalls: number, mayTalk: boolean)
 }
 
 const answers: Record<CallFormat, (call: Expression, maxCalls: number, mayTalk: boolean) => Expression> = {
-  ...{ llama3: llamaAnswer, hermes: hermesAnswer, channels: call => call },
+  ...{ llama3: llamaAnswer, hermes: hermesAnswer, channels: channelsAnswer },
   ...{ mistral: mistralAnswer, 'mistral-list': mistralListAnswer },
   // Free, without a grammar.
   ...{ 'seed-oss': hermesAnswer, 'qwen3-coder': hermesAnswer, glm: hermesAnswer },

@@ -15,7 +15,7 @@ const properties = {
 const $defs = { shape: { type: 'object', properties: { sides: { type: 'integer' } } } };
 const parameters = { type: 'object', properties, required: ['text', 'count'], $defs };
 const tools: Tool[] = [{ type: 'function', function: { name: 'f', parameters } }];
-const typed = (key: string, value: string) => typedArguments(tools, 'f', new Map([[key, value]]))[key];
+const typed = (key: string, value: string) => typedArguments(tools, 'f', new Map([[key, value]]), () => {})[key];
 
 it.each([
   ['text', '5', '5'],
@@ -40,6 +40,6 @@ it.each([
 
 it('hostile names and tools that are not there', () => {
   const values = new Map([['__proto__', '{"a": 1}']]);
-  expect(Object.entries(typedArguments(tools, 'g', values))).toEqual([['__proto__', { a: 1 }]]);
+  expect(Object.entries(typedArguments(tools, 'g', values, () => {}))).toEqual([['__proto__', { a: 1 }]]);
   expect({}).not.toHaveProperty('a');
 });

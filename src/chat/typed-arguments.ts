@@ -1,5 +1,6 @@
 /** Arguments of calls in formats that write all values as texts: each becomes what its schema allows. */
 import { satisfies } from '../engine/grammar/satisfies.ts';
+import type { Spend } from '../engine/grammar/work.ts';
 import { isPlainObject } from '../util/describe-value.ts';
 import type { Tool } from './answer.ts';
 
@@ -22,6 +23,7 @@ export function typedArguments(
   tools: readonly Tool[],
   name: string,
   values: ReadonlyMap<string, string>,
+  spend: Spend,
 ): Record<string, unknown> {
   const parameters = tools.find(tool => tool.function.name === name)?.function.parameters ?? {};
   const known = isPlainObject(parameters.properties) ? parameters.properties : {};
@@ -31,7 +33,7 @@ export function typedArguments(
       // Within the whole schema, in which references are resolved.
       const schema = { ...parameters, required: [] };
       const meaning = isKnown
-        ? meaningsOf(text).find(value => satisfies({ [key]: value }, schema))
+        ? meaningsOf(text).find(value => satisfies({ [key]: value }, schema, { spend }))
         : meaningsOf(text)[0];
       return [key, meaning === undefined ? text : meaning];
     }),

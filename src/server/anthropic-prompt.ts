@@ -2,7 +2,7 @@
 import type { Tool, ToolChoice } from '../chat/answer.ts';
 import { endsWithBegunAnswer, mayContinueAnswer } from '../chat/begun-answer.ts';
 import type { ChatMessage, RenderOptions, ToolCall } from '../model/template.ts';
-import { type AnthropicMessage, type CountTokensRequest, isCustom } from './anthropic-schemas.ts';
+import { type AnthropicMessage, type CountTokensRequest, isCustom, isHosted } from './anthropic-schemas.ts';
 import { invalidRequest } from './errors.ts';
 import { type IgnoredTool, toolOptions } from './tool-notices.ts';
 
@@ -39,6 +39,10 @@ export function toPrompt(request: CountTokensRequest): ChatPrompt {
   };
 }
 
+/** What was done by tools of Anthropic's servers. It is left out. */
+export const hostedBlocks = ({ messages }: CountTokensRequest) =>
+  messages.flatMap(({ content }) => (typeof content === 'string' ? [] : content.filter(isHosted)));
+
 type AnthropicTool = NonNullable<CountTokensRequest['tools']>[number];
 
 const toTool = ({ name, description, input_schema, strict }: AnthropicTool): Tool => ({
@@ -72,6 +76,7 @@ const textOf = (content: string | readonly { text: string }[]): string =>
 /** Results of tools are messages of their own, before the user's text. */
 function toMessages({ role, content }: AnthropicMessage): ChatMessage[] {
   if (typeof content === 'string') return [{ role, content }];
+  if (content.length > 0 && content.every(isHosted)) return [];
   const messages: ChatMessage[] = [];
   const texts: string[] = [];
   const reasoning: string[] = [];

@@ -7,6 +7,19 @@ const text = z.object({ type: z.literal('text'), text: z.string() });
 
 const textOrBlocks = z.union([z.string(), z.array(text)], { error: 'must be a string or an array of text blocks' });
 
+/** What Anthropic's servers have done for an earlier answer. */
+const HOSTED = [
+  'server_tool_use',
+  'mcp_tool_use',
+  'mcp_tool_result',
+  'tool_search_tool_result',
+  'web_search_tool_result',
+  'web_fetch_tool_result',
+  'code_execution_tool_result',
+  'bash_code_execution_tool_result',
+  'text_editor_code_execution_tool_result',
+] as const;
+
 const block = z.discriminatedUnion('type', [
   text,
   z.object({ type: z.literal('thinking'), thinking: z.string() }),
@@ -19,7 +32,10 @@ const block = z.discriminatedUnion('type', [
     content: textOrBlocks.nullish(),
     is_error: flag,
   }),
+  z.object({ type: z.enum(HOSTED) }),
 ]);
+
+export const isHosted = ({ type }: { type: string }): boolean => (HOSTED as readonly string[]).includes(type);
 
 /** Which block is wrong: a union tells only that none of its members fits. */
 function describeContent(content: unknown): string {

@@ -16,7 +16,7 @@ import { createProgressChannel, type PromptProgress } from './prompt-progress.ts
 import type { Exchange, Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { chatLogprobs } from './token-texts.ts';
-import { type IgnoredTool, noteTools, toolOptions, withRequestIndex } from './tool-notices.ts';
+import { fieldOfAnswer, type IgnoredTool, noteTools, toolOptions } from './tool-notices.ts';
 import { openaiUsage } from './usage.ts';
 
 export const chatCompletions: Route<ChatRequest> = {
@@ -153,12 +153,13 @@ function schemaOf(format: ChatRequest['response_format']): ChatOptions['schema']
 }
 
 function fieldOf(path: string, { tools, response_format: format }: ChatRequest): string {
-  const schema = format?.type === 'json_schema' ? 'response_format.json_schema.schema' : 'response_format.schema';
-  return withRequestIndex(path, tools?.map(toIgnored))
-    .replace(/^schema\b/, schema)
-    .replace(/^render\.variables\b/, 'chat_template_kwargs')
-    .replace(/^allowedTools\b/, 'tool_choice.allowed_tools.tools')
-    .replace(/^continueAnswer\b/, 'continue_final_message');
+  const names = {
+    schema: format?.type === 'json_schema' ? 'response_format.json_schema.schema' : 'response_format.schema',
+    variables: 'chat_template_kwargs',
+    allowedTools: 'tool_choice.allowed_tools.tools',
+    continueAnswer: 'continue_final_message',
+  };
+  return fieldOfAnswer(path, names, tools?.map(toIgnored));
 }
 
 async function collectChoices(head: Head, events: ChatEvents, { request, service, usage }: ChatContext) {

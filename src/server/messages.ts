@@ -2,7 +2,7 @@
 import type { AnswerDelta } from '../chat/answer.ts';
 import type { Result, Usage } from '../engine/stream.ts';
 import { type Answer, createAnswer, parseArguments } from './answer.ts';
-import { type ChatPrompt, toIgnored, toPrompt } from './anthropic-prompt.ts';
+import { type ChatPrompt, hostedBlocks, toIgnored, toPrompt } from './anthropic-prompt.ts';
 import {
   type CountTokensRequest,
   countTokensSchema,
@@ -14,7 +14,7 @@ import type { AnswerEvent } from './jobs.ts';
 import type { Route } from './route.ts';
 import { maxTokensOf, stopsOf, topPOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
-import { noteTools, withRequestIndex } from './tool-notices.ts';
+import { fieldOfAnswer, noteHosted, noteTools } from './tool-notices.ts';
 import { anthropicWire } from './wire.ts';
 
 export const messages: Route<MessagesRequest> = {
@@ -30,6 +30,7 @@ export const messages: Route<MessagesRequest> = {
     const model = exchange.resolveModel(request.model);
     const { messages, ...prompt } = toPrompt(request);
     noteTools(exchange, prompt, request.tools?.map(toIgnored));
+    noteHosted(exchange, 'messages', hostedBlocks(request));
     await explainCache(exchange, messages, encodingOf(prompt));
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices: 1, onAnswer },
@@ -77,11 +78,11 @@ const encodingOf = ({ render, tools, toolChoice, continueAnswer }: Omit<ChatProm
   continueAnswer,
 });
 
-/** `tools[0].function.parameters` as `tools[0].input_schema`. */
+/** `tools[0].function.parameters` is `tools[0].input_schema`. */
 function fieldOf(path: string, { tools, ...rest }: CountTokensRequest | MessagesRequest): string {
   const format = 'output_format' in rest && rest.output_format ? 'output_format' : 'output_config.format';
-  return withRequestIndex(path, tools?.map(toIgnored))
-    .replace(/^schema\b/, `${format}.schema`)
+  const names = { schema: `${format}.schema`, variables: 'thinking', stop: 'stop_sequences' };
+  return fieldOfAnswer(path, names, tools?.map(toIgnored))
     .replace(/^(tools\[\d+\])\.function\.parameters/, '$1.input_schema')
     .replace(/^(tools\[\d+\])\.function\./, '$1.');
 }

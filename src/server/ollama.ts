@@ -2,7 +2,7 @@
 import type { AnswerDelta } from '../chat/answer.ts';
 import type { Result, Token } from '../engine/stream.ts';
 import { createAnswer, parseArguments } from './answer.ts';
-import { type ChatEvents, runChat } from './chat-completions.ts';
+import { type ChatEvents, runChat, toIgnored } from './chat-completions.ts';
 import { runCompletions } from './completions.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
@@ -16,6 +16,7 @@ import {
 import type { ChatRequest, OpenaiMessage } from './openai-schemas.ts';
 import type { Exchange, Route } from './route.ts';
 import { chatLogprobs } from './token-texts.ts';
+import { fieldOfAnswer } from './tool-notices.ts';
 import { formatLine, ollamaWire } from './wire.ts';
 
 export const ollamaChat: Route<OllamaChatRequest> = {
@@ -42,6 +43,7 @@ export const ollamaGenerate: Route<OllamaGenerateRequest> = {
   schema: ollamaGenerateSchema,
   streams: true,
   wire: ollamaWire({ response: '' }),
+  promptField: 'prompt',
   fieldOf,
   async handle(exchange, request) {
     resolveOllamaModel(exchange, request.model);
@@ -52,8 +54,17 @@ export const ollamaGenerate: Route<OllamaGenerateRequest> = {
   },
 };
 
-function fieldOf(path: string): string {
-  return path.replace(/^schema\b/, 'format');
+const FIELDS = {
+  schema: 'format',
+  variables: 'think',
+  maxTokens: 'options.num_predict',
+  repetitionPenalty: 'options.repeat_penalty',
+  seed: 'options.seed',
+  stop: 'options.stop',
+};
+
+function fieldOf(path: string, request: OllamaRequest): string {
+  return fieldOfAnswer(path, FIELDS, 'tools' in request ? request.tools?.map(toIgnored) : undefined);
 }
 
 type OllamaRequest = OllamaChatRequest | OllamaGenerateRequest;

@@ -2,8 +2,12 @@
 import { ApiError, invalidRequest } from './errors.ts';
 import type { ChatRequest, OpenaiMessage } from './openai-schemas.ts';
 import type { OutputItem } from './response-output.ts';
-import type { InputItem, ResponsesRequest } from './response-schemas.ts';
+import { type HostedItem, type InputItem, isHosted, type ResponsesRequest } from './response-schemas.ts';
 import type { Exchange } from './route.ts';
+
+/** Items of tools that ran on other servers are left out. */
+type OwnItem = Exclude<InputItem, HostedItem>;
+const isOwn = (item: InputItem): item is OwnItem => !isHosted(item);
 
 /** The conversation so far, without `instructions`: they are those of one request. */
 export function conversationOf({ responses, tenant }: Exchange, request: ResponsesRequest): OpenaiMessage[] {
@@ -14,13 +18,14 @@ export function conversationOf({ responses, tenant }: Exchange, request: Respons
       code: 'previous_response_not_found',
       param: 'previous_response_id',
     });
-  const resolve = (item: InputItem): Exclude<InputItem, { type: 'item_reference' }> | OutputItem => {
+  const resolve = (item: OwnItem): Exclude<OwnItem, { type: 'item_reference' }> | OutputItem => {
     if (item.type !== 'item_reference') return item;
     const found = responses.findItem(tenant.name, item.id);
     if (!found) throw invalidRequest(`The item "${item.id}" is not stored here (any more). Send the item.`, 'input');
     return found;
   };
-  const items = typeof input === 'string' ? [{ role: 'user' as const, content: input }] : input.map(resolve);
+  const items =
+    typeof input === 'string' ? [{ role: 'user' as const, content: input }] : input.filter(isOwn).map(resolve);
   return [...(before?.messages ?? []), ...toMessages(items)];
 }
 
@@ -77,7 +82,7 @@ function joinSystemMessages(messages: readonly OpenaiMessage[]): OpenaiMessage[]
 }
 
 /** Reasoning, text and calls in a row are one answer. */
-function toMessages(items: readonly (Exclude<InputItem, { type: 'item_reference' }> | OutputItem)[]): OpenaiMessage[] {
+function toMessages(items: readonly (Exclude<OwnItem, { type: 'item_reference' }> | OutputItem)[]): OpenaiMessage[] {
   const messages: OpenaiMessage[] = [];
   /** The answer that is being put together. */
   let answer: OpenaiMessage | undefined;

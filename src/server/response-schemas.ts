@@ -36,7 +36,34 @@ const reasoning = z.object({
 /** Clients that rely on stored answers send the ids of their items instead. */
 const itemReference = z.object({ type: z.literal('item_reference'), id });
 
-const inputItem = z.union([message, functionCall, functionCallOutput, reasoning, itemReference]);
+/** What tools that are ignored have done for an earlier answer: most of them run on OpenAI's servers. */
+const HOSTED_ITEMS = [
+  'web_search_call',
+  'file_search_call',
+  'code_interpreter_call',
+  'image_generation_call',
+  'computer_call',
+  'computer_call_output',
+  'local_shell_call',
+  'local_shell_call_output',
+  'shell_call',
+  'shell_call_output',
+  'apply_patch_call',
+  'apply_patch_call_output',
+  'mcp_call',
+  'mcp_list_tools',
+  'mcp_approval_request',
+  'mcp_approval_response',
+  'custom_tool_call',
+  'custom_tool_call_output',
+] as const;
+
+const hosted = z.object({ type: z.enum(HOSTED_ITEMS) });
+
+const inputItem = z.union([message, functionCall, functionCallOutput, reasoning, itemReference, hosted]);
+
+export const isHosted = (item: { type?: string | null }): item is HostedItem =>
+  (HOSTED_ITEMS as readonly unknown[]).includes(item.type);
 
 /** Which item is wrong: a union tells only that none of its members fits. */
 function describeInput(input: unknown): string {
@@ -134,4 +161,5 @@ export const responsesSchema = (limits: Limits) =>
   });
 
 export type ResponsesRequest = z.infer<ReturnType<typeof responsesSchema>>;
+export type HostedItem = z.infer<typeof hosted>;
 export type InputItem = z.infer<typeof inputItem>;

@@ -6,11 +6,11 @@ import { answerMessage, type ChatEvents, runChat, toIgnored } from './chat-compl
 import { ApiError } from './errors.ts';
 import { conversationOf, toChatRequest } from './response-input.ts';
 import { createOutput, type ResponseEvent, type ResponseObject } from './response-output.ts';
-import { type ResponsesRequest, responsesSchema } from './response-schemas.ts';
+import { isHosted, type ResponsesRequest, responsesSchema } from './response-schemas.ts';
 import type { Exchange, Route } from './route.ts';
 import { formatEvent } from './sse.ts';
 import { chatLogprobs } from './token-texts.ts';
-import { withRequestIndex } from './tool-notices.ts';
+import { fieldOfAnswer, noteHosted } from './tool-notices.ts';
 
 export const responses: Route<ResponsesRequest> = {
   method: 'post',
@@ -22,6 +22,7 @@ export const responses: Route<ResponsesRequest> = {
   fieldOf,
   async handle(exchange, request) {
     const model = exchange.resolveModel(request.model);
+    if (typeof request.input !== 'string') noteHosted(exchange, 'input', request.input.filter(isHosted));
     const conversation = conversationOf(exchange, request);
     const chat = toChatRequest(request, conversation);
     const response = describeRequest(`resp_${exchange.id}`, model, request);
@@ -63,11 +64,16 @@ export const deleteResponse: Route = {
   },
 };
 
+const FIELDS = {
+  schema: 'text.format.schema',
+  variables: 'chat_template_kwargs',
+  allowedTools: 'tool_choice.tools',
+  maxTokens: 'max_output_tokens',
+  logprobs: 'top_logprobs',
+};
+
 function fieldOf(path: string, { tools }: ResponsesRequest): string {
-  return withRequestIndex(path, tools?.map(toIgnored))
-    .replace(/^schema\b/, 'text.format.schema')
-    .replace(/^allowedTools\b/, 'tool_choice.tools')
-    .replace('.function.', '.');
+  return fieldOfAnswer(path, FIELDS, tools?.map(toIgnored)).replace('.function.', '.');
 }
 
 const notStored = (id: string): ApiError =>

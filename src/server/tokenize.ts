@@ -1,12 +1,13 @@
 /** POST /tokenize and /detokenize, as llama.cpp's server has them. */
 import { z } from 'zod';
 import { endsWithBegunAnswer } from '../chat/begun-answer.ts';
-import { toMessage, toTools } from './chat-completions.ts';
+import { toIgnored, toMessage, toTools } from './chat-completions.ts';
 import { invalidRequest } from './errors.ts';
 import type { Limits } from './limits.ts';
 import { messageList, toolList } from './openai-schemas.ts';
 import type { Route } from './route.ts';
 import { flag, jsonObject } from './sampling-schemas.ts';
+import { fieldOfAnswer } from './tool-notices.ts';
 
 const tokenizeSchema = (limits: Limits) =>
   z.object({
@@ -20,12 +21,15 @@ const tokenizeSchema = (limits: Limits) =>
     continue_final_message: flag,
   });
 
+const FIELDS = { variables: 'chat_template_kwargs', continueAnswer: 'continue_final_message' };
+
 export const tokenize: Route<z.infer<ReturnType<typeof tokenizeSchema>>> = {
   method: 'post',
   path: '/tokenize',
   summary: 'Token ids of a text (`content` or `text`) or of `messages` and `tools` as the model reads them.',
   schema: tokenizeSchema,
   promptField: 'content',
+  fieldOf: (path, { tools }) => fieldOfAnswer(path, FIELDS, tools?.map(toIgnored)),
   async handle({ jobs, json }, { messages, tools, add_special, parse_special, ...body }) {
     const service = jobs.service();
     const text = body.content ?? body.text;

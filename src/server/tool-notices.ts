@@ -48,8 +48,27 @@ export function noteTools(
   if (unenforced.length > 0) notify(unenforcedNotice(unenforced.map(fieldOf)));
 }
 
-/** A path with the index that the tool has in the request, where others may be ignored. */
-export function withRequestIndex(path: string, ignored: Ignored = []): string {
+/** Calls of tools that ran on another server, and their results, in the history of a request: they are left out. */
+export function noteHosted({ notify }: Exchange, field: string, items: readonly { type?: string | null }[]): void {
+  if (items.length === 0) return;
+  const types = [...new Set(items.map(({ type }) => type?.slice(0, 60)))].slice(0, MAX_NAMED);
+  notify(`${field} has ${types.join(', ')} of tools that ran on another server: they are left out.`);
+}
+
+/** Types that a notice names. */
+const MAX_NAMED = 8;
+
+/** Names of a request's fields by the options that they become. */
+type FieldNames = Readonly<Record<string, string>>;
+
+/**
+ * The field of a request that an option of its answer comes from: `chat_template_kwargs` for `render.variables`. Tools
+ * have their index in the request, where others may be ignored.
+ */
+export function fieldOfAnswer(path: string, names: FieldNames, ignored: Ignored = []): string {
   const called = ignored.flatMap((tool, i) => (tool ? [] : [i]));
-  return path.replace(/^tools\[(\d+)\]/, (_, index: string) => `tools[${called[Number(index)] ?? index}]`);
+  return path
+    .replace(/^tools\[(\d+)\]/, (_, index: string) => `tools[${called[Number(index)] ?? index}]`)
+    .replace(/^render\./, '')
+    .replace(/^\w+/, option => (Object.hasOwn(names, option) ? names[option] : option));
 }

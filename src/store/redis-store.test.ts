@@ -3,11 +3,17 @@ import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { createCertificate, type RedisServer, startCluster, startRedis } from '../../test/support/redis-server.ts';
+import {
+  createCertificate,
+  type RedisServer,
+  startCluster,
+  startRedis,
+  startSecureRedis,
+} from '../../test/support/redis-server.ts';
 import { describeWithRedis } from '../../test/support/redis-suite.ts';
 import { countIntact, storeSuite, testRecord, testRecords } from '../../test/support/store-suite.ts';
 import { openTiers } from './open-tiers.ts';
-import { openRedisStore, type RedisStoreOptions } from './redis-store.ts';
+import { openRedisStore, type RedisStoreOptions, withoutSecrets } from './redis-store.ts';
 
 const model = 'ab'.repeat(32);
 const open = (url: string, options: Partial<RedisStoreOptions> = {}) =>
@@ -181,14 +187,18 @@ describe('the redis store without a server', () => {
 describeWithRedis('the redis store with passwords and TLS', () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-redis-tls-'));
   let nodes: RedisServer[] = [];
+  let single: RedisServer;
   let tls: { ca: string };
+  let ca = '';
   beforeAll(async () => {
     const certificate = await createCertificate(folder);
     tls = { ca: readFileSync(certificate.certificate, 'utf8') };
+    ca = certificate.certificate;
     nodes = await startCluster(3, { password: 'mead/of:poetry@9 %C3', certificate });
+    single = await startSecureRedis({ password: 'mead/of:poetry@9 %C3', certificate });
   }, 120_000);
   afterAll(async () => {
-    for (const node of nodes) await node.stop();
+    for (const node of [single, ...nodes]) await node?.stop();
     rmSync(folder, { recursive: true });
   });
 
@@ -202,6 +212,46 @@ describeWithRedis('the redis store with passwords and TLS', () => {
     expect(Math.min(...counts)).toBeGreaterThan(2);
     expect(store.stats.errors).toBe(0);
     await store.close();
+  });
+
+  it('asks a single server, with the certificate of an object or of a file that a text names', async () => {
+    const [record] = testRecords(1, 1000);
+    const store = await open(single.url, { tls });
+    await store.put([record]);
+    expect(await store.has([record])).toBe(1);
+    expect(store.stats.errors).toBe(0);
+    await store.close();
+    const chain = await openTiers(`redis=${single.url}?ca=${ca}&timeout=5s`, { model });
+    expect(chain.stats.map(({ errors }) => errors)).toEqual([0]);
+    await chain.close();
+    expect(await single.command('dbsize')).toBe('1');
+    await expect(openTiers(`redis=${single.url}?ca=/no/such.pem`, { model })).rejects.toThrow(
+      /^\/no\/such\.pem cannot be/,
+    );
+  });
+
+  it('does not take TLS options with a url without TLS', async () => {
+    for (const tier of [
+      { urls: ['redis://:secret@127.0.0.1:1'], cluster: false, tls },
+      { urls: ['rediss://127.0.0.1:1', 'redis://:secret@127.0.0.1:2'], cluster: true, tlsFiles: { ca } },
+    ]) {
+      const opened = openTiers([{ type: 'redis', ...tier }], { model });
+      await expect(opened).rejects.toThrow(/has a url without TLS\. Write rediss:\/\/host:6379\.$/);
+    }
+  });
+
+  it('tells nobody the password', async () => {
+    const url = new URL(nodes[0].url);
+    url.password = 'a%2Fwrong one';
+    const errors: Error[] = [];
+    const store = await open(url.href, { tls, onError: error => errors.push(error) });
+    expect(store.stats.lastError).toMatch(/WRONGPASS|invalid/);
+    await store.close();
+    for (const error of errors) expect(`${error.message} ${error.stack} ${error.cause}`).not.toMatch(/wrong/);
+    const urls = [url.href];
+    expect(withoutSecrets(`No ${url.href} or ${decodeURIComponent(url.password)}.`, urls)).toBe('No ... or ....');
+    const invalid = openTiers([{ type: 'redis', urls: ['http://:secret@host'], cluster: false }], { model });
+    await expect(invalid).rejects.toThrow(/^The url of a redis tier is not valid/);
   });
 
   it('does not trust a certificate that nobody has signed, and says why it stores nothing', async () => {

@@ -10,26 +10,21 @@
  * Commands of one window are pipelined, one GET per part, which works the same in a cluster, where parts are on different
  * nodes. Nothing waits longer than `timeoutMs`, and a circuit breaker stops trying when the server is down.
  */
+import { platform } from '../platform/node.ts';
 import { FormatError, InputError, NetworkError, UnsupportedError } from '../util/errors.ts';
+import { fileError } from '../util/file-error.ts';
 import { createCircuitBreaker } from './circuit-breaker.ts';
 import { createMeter, type LeafStore, nameText, type RecordName, type StoreOptions } from './leaf-store.ts';
 import { type CacheRecord, encodeHeader, HEADER_BYTES, parseHeader, verifyRecord } from './record.ts';
 import { connectRedis, type RedisConnection } from './redis-connection.ts';
+import { parseUrl, type RedisTier } from './tiers.ts';
 
-export interface RedisStoreOptions extends StoreOptions {
-  /** `redis://user:password@host:port/db`, or `rediss://` for TLS. In a cluster: some of its nodes. */
-  urls: readonly string[];
+export interface RedisStoreOptions extends StoreOptions, Omit<RedisTier, 'type' | 'cluster'> {
   cluster?: boolean;
   /** Fingerprint of the model. */
   model: string;
-  /** How long records are kept, in ms. Default: 1 day. */
-  ttlMs?: number;
-  /** Max time to connect, and of each round of commands. Default: 1 second. */
-  timeoutMs?: number;
   /** Max bytes of a record. Default: 256 MiB. */
   maxBytes?: number;
-  /** TLS options, as of Node's `tls.connect`: ca, cert, key. */
-  tls?: object;
 }
 
 /** Not a literal in `import`: bundlers for browsers would look for Node's modules in it. */
@@ -48,7 +43,7 @@ export async function openRedisStore(options: RedisStoreOptions): Promise<LeafSt
     timeoutMs = 1000,
     maxBytes = 256 * 2 ** 20,
   } = options;
-  if (urls.length === 0) throw new InputError('A redis store needs a url, such as redis://localhost:6379.');
+  const tls = await tlsOptions(options);
   const meter = createMeter(options);
   const { stats } = meter;
   const breaker = createCircuitBreaker();
@@ -61,13 +56,17 @@ export async function openRedisStore(options: RedisStoreOptions): Promise<LeafSt
   let connecting: Promise<RedisConnection> | undefined;
   let isClosed = false;
 
-  const noteError = (error: Error) =>
-    meter.error(new NetworkError(`Redis does not answer: ${error.message}.`, { cause: error }));
+  const noteError = (error: Error) => {
+    const message = withoutSecrets(error.message, urls);
+    // An error that quotes a url is not passed on.
+    const cause = message === error.message ? error : undefined;
+    meter.error(new NetworkError(`Redis does not answer: ${message}.`, { cause }));
+  };
 
   /** Runs a round of commands; undefined if the server cannot be reached or takes too long. */
   const attempt = async <T>(run: (redis: RedisConnection) => Promise<T>): Promise<T | undefined> => {
     if (isClosed || !breaker.allows()) return undefined;
-    connecting ??= connectRedis(module, { urls, cluster, timeoutMs, tls: options.tls, onError: noteError });
+    connecting ??= connectRedis(module, { urls, cluster, timeoutMs, tls, onError: noteError });
     const used = connecting;
     try {
       const result = await run(await used);
@@ -195,6 +194,45 @@ export async function openRedisStore(options: RedisStoreOptions): Promise<LeafSt
       connecting = undefined;
     },
   };
+}
+
+/** Checks the urls, and reads the files of certificates. */
+async function tlsOptions({ urls, tls, tlsFiles = {} }: RedisStoreOptions): Promise<object | undefined> {
+  if (urls.length === 0) throw new InputError('A redis store needs a url, such as redis://localhost:6379.');
+  for (const url of urls) parseUrl(url);
+  const files = Object.entries(tlsFiles).filter(([, path]) => path !== undefined);
+  if (!tls && files.length === 0) return undefined;
+  if (!urls.every(url => url.startsWith('rediss:')))
+    throw new InputError(
+      'A redis tier with TLS options (tls, or ca, cert and key) has a url without TLS. Write rediss://host:6379.',
+    );
+  const contents = files.map(async ([name, path]) => [name, await readFile(path)]);
+  return { ...tls, ...Object.fromEntries(await Promise.all(contents)) };
+}
+
+async function readFile(path: string): Promise<Uint8Array> {
+  try {
+    return await platform.node.fs.promises.readFile(path);
+  } catch (error) {
+    throw fileError(path, 'read', error as NodeJS.ErrnoException);
+  }
+}
+
+/** A message of the client's may quote a url. */
+export function withoutSecrets(message: string, urls: readonly string[]): string {
+  const secrets = urls.flatMap(url => {
+    const { password } = new URL(url);
+    return [url, password, safeDecode(password)];
+  });
+  return secrets.filter(secret => secret !== '').reduce((text, secret) => text.replaceAll(secret, '...'), message);
+}
+
+function safeDecode(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 /** Batches of limited size, so that a round stays within its time. */

@@ -20,6 +20,12 @@ describe('parseTiers', () => {
     expect(parseTiers('redis-cluster=redis://a:7000|redis://b:7001?timeout=2s')).toEqual([
       { type: 'redis', urls: ['redis://a:7000', 'redis://b:7001'], cluster: true, timeoutMs: 2000 },
     ]);
+    expect(parseTiers('redis=rediss://host:6379?ca=/etc/ca.pem&cert=/a=b.pem&key=k.pem&timeout=1s')).toEqual([
+      {
+        ...{ type: 'redis', urls: ['rediss://host:6379'], cluster: false, timeoutMs: 1000 },
+        tlsFiles: { ca: '/etc/ca.pem', cert: '/a=b.pem', key: 'k.pem' },
+      },
+    ]);
     expect(parseTiers('disk=/what?/dir:1GB')).toEqual([{ type: 'disk', path: '/what?/dir', capacity: 1e9 }]);
     expect(parseTiers('disk=C:\\cache:1GB')).toEqual([{ type: 'disk', path: 'C:\\cache', capacity: 1e9 }]);
   });
@@ -36,6 +42,9 @@ describe('parseTiers', () => {
     ['host=1GiB?ttl=1d', /A host tier has no option "ttl". It has none/],
     ['disk=/dir:1GiB?timeout=1s', /A disk tier has no option "timeout". Its options: ttl/],
     ['redis=redis://:secret@host?ttl=soon', /"soon" is not a time. Write .* 12h/],
+    ['redis=redis://:secret@a,redis=redis://:secret@b', /"\.\.\.@b" has two redis tiers/],
+    ['redis://:secret@a', /"\.\.\.@a" is not a tier/],
+    ['redis://:secret@a=b', /There is no tier "\.\.\.@a"/],
   ])('explains what is wrong with %j', (text, message) => {
     expect(() => parseTiers(text)).toThrow(InputError);
     expect(() => parseTiers(text)).toThrow(message);

@@ -72,6 +72,8 @@ const clientOptions = (security?: RedisSecurity): string[] =>
 
 export const startRedis = (...options: string[]): Promise<RedisServer> => startServer(options);
 
+export const startSecureRedis = (security: RedisSecurity): Promise<RedisServer> => startServer([], security);
+
 async function startServer(options: readonly string[], security?: RedisSecurity): Promise<RedisServer> {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-redis-'));
   const port = await freePort();

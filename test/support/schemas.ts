@@ -167,12 +167,54 @@ export const refused: readonly [schema: Schema, reason: RegExp][] = [
   [{ type: 'array', items: [{ type: 'integer' }] }, /prefixItems/],
 ];
 
+const record = (count: number, make: (i: number) => [string, unknown]): Record<string, unknown> =>
+  Object.fromEntries(times(count, make));
+
 /** Refused in bounded time, also if what cannot be enforced is left out. */
-export const tooLarge: readonly Schema[] = [
-  { oneOf: times(6000, i => ({ const: i })) },
-  { allOf: times(4000, i => ({ properties: { a: { minimum: i } } })) },
-  { allOf: times(40, i => ({ anyOf: times(60, j => ({ properties: { [`p${i}`]: { const: j } } })) })) },
-];
+export const tooLarge: Readonly<Record<string, Schema>> = {
+  'alternatives, each with each': { oneOf: times(6000, i => ({ const: i })) },
+  'alternatives that are objects': {
+    oneOf: times(1900, i => ({
+      ...object({ kind: { const: i } }),
+      properties: { [`p${i}`]: {}, kind: { const: i } },
+    })),
+  },
+  'constants, each with each alternative': {
+    enum: times(8000, i => [i]),
+    items: { anyOf: times(1000, i => ({ const: -1 - i })) },
+  },
+  'the same constants in each alternative': {
+    enum: times(8000, i => `v${i}`),
+    anyOf: times(1000, () => ({ title: 't' })),
+  },
+  'one property, over and over': { allOf: times(4000, i => ({ properties: { a: { minimum: i } } })) },
+  'alternatives of alternatives': {
+    allOf: times(40, i => ({ anyOf: times(60, j => ({ properties: { [`p${i}`]: { const: j } } })) })),
+  },
+  'names that begin alike': {
+    properties: record(1500, i => [`${'x'.repeat(100)}${i}`, {}]),
+    additionalProperties: { type: 'integer' },
+  },
+  'a long pattern': { type: 'string', pattern: '.'.repeat(200_000) },
+  'a pattern in each alternative': {
+    ...{ type: 'string', pattern: '.'.repeat(5000) },
+    anyOf: times(100, i => ({ title: `${i}` })),
+  },
+  'decimal places': {
+    properties: record(1900, i => [`p${i}`, { type: 'number', minimum: i - 1234567.1234, maximum: 9876543.213 + i }]),
+  },
+  'the same type, many times': {
+    allOf: [{ type: times(9000, () => 'string') }, { type: [...times(9000, () => 'number'), 'string'] }],
+  },
+  'keywords that only describe': {
+    properties: record(1900, i => [`p${i}`, { $ref: '#/$defs/x', title: 'a' }]),
+    $defs: { x: record(10_000, i => [`x${i}`, 1]) },
+  },
+  'references against the order': {
+    ...object(record(900, i => [`a${i}`, { $ref: `#/$defs/d${i}` }])),
+    $defs: record(900, i => [`d${i}`, i === 0 ? { type: 'null' } : object({ n: { $ref: `#/$defs/d${i - 1}` } })]),
+  },
+};
 
 /** Followed in bounded time, whatever they cost elsewhere. */
 export const hostile: readonly Schema[] = [
@@ -181,6 +223,7 @@ export const hostile: readonly Schema[] = [
   { type: 'string', pattern: '^(a+)+$' },
   { type: 'string', pattern: '^([a-z]{0,200}[0-9]){0,200}$' },
   { type: 'string', maxLength: 100_000 },
+  { ...object({ [`${'x'.repeat(15_000)}`]: { type: 'integer' } }, []), additionalProperties: { type: 'boolean' } },
   nested(20, { type: 'string', minLength: 5 }),
   { anyOf: times(200, i => object({ [`a${i % 7}`]: { type: 'string', maxLength: i } })) },
 ];

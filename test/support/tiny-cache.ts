@@ -4,6 +4,7 @@
  */
 import { expect } from 'vitest';
 import { type LayerCodecs, leafLayout } from '../../src/cache/leaf.ts';
+import type { Pause } from '../../src/cache/pause.ts';
 import type { Sequence, SequenceRun } from '../../src/cache/sequence.ts';
 import type { Block, Device } from '../../src/kernel/device.ts';
 import { fromF16 } from '../../src/kernel/float.ts';
@@ -12,7 +13,7 @@ import { firstVisible, pageBlock, tailBlockTokens } from '../../src/kernel/visib
 
 export const PAGE = 4;
 /** Tests without an engine have no passes to wait for. */
-export const PAUSE = { isOver: false };
+export const PAUSE = { isOver: false } as Pause;
 const TAIL_BLOCK = tailBlockTokens(PAGE);
 const DIMS = 2;
 

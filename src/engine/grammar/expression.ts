@@ -1,4 +1,5 @@
 /** Grammars as data: expressions over text, and rules that may refer to each other. */
+import type { Spend } from './work.ts';
 
 /** Inclusive ranges of code points. */
 export type Range = readonly [low: number, high: number];
@@ -77,28 +78,76 @@ export function isNullable(expression: Expression): boolean {
   }
 }
 
-/** Whether some finite text matches: a type that always contains itself has none. */
-export function isSatisfiable({ root, rules }: Grammar): boolean {
-  const known = new Set<string>();
-  const check = (expression: Expression, seen: Map<Expression, boolean>): boolean => {
-    const before = seen.get(expression);
-    if (before !== undefined) return before;
-    const found = checkParts(expression, seen);
-    seen.set(expression, found);
-    return found;
+/** Whether an expression of a pattern matches a whole text: all its readings are followed together. */
+export function matchesText(expression: Expression, value: string, spend: Spend): boolean {
+  /** Where the parts of the text end that begin at one of these places. */
+  const ends = (part: Expression, starts: ReadonlySet<number>): Set<number> => {
+    spend(2 * (1 + starts.size));
+    switch (part.kind) {
+      case 'text':
+        return new Set([...starts].filter(at => value.startsWith(part.text, at)).map(at => at + part.text.length));
+      case 'texts':
+        return new Set(part.texts.flatMap(one => [...ends(text(one), starts)]));
+      case 'character':
+        return new Set([...starts].flatMap(at => characterEnd(part.ranges, at)));
+      case 'sequence':
+        return part.items.reduce((from, item) => (from.size > 0 ? ends(item, from) : from), new Set(starts));
+      case 'choice':
+        return new Set(part.items.flatMap(item => [...ends(item, starts)]));
+      case 'repeat':
+        return repeatEnds(part, starts);
+      default:
+        throw new Error(`kvasir bug: a pattern has no ${part.kind}`);
+    }
   };
-  const checkParts = (expression: Expression, seen: Map<Expression, boolean>): boolean => {
+
+  const characterEnd = (ranges: readonly Range[], at: number): number[] => {
+    const code = value.codePointAt(at);
+    spend(ranges.length);
+    const isIn = code !== undefined && ranges.some(([low, high]) => code >= low && code <= high);
+    return isIn ? [at + (code > 0xffff ? 2 : 1)] : [];
+  };
+
+  const repeatEnds = ({ item, min, max }: Extract<Expression, { kind: 'repeat' }>, starts: ReadonlySet<number>) => {
+    let last = new Set(starts);
+    for (let i = 0; i < min && last.size > 0; i++) last = ends(item, last);
+    const all = new Set(last);
+    // What was reached before needs no second way: the first one took fewer repetitions.
+    for (let i = min; i < max && last.size > 0; i++) {
+      last = new Set([...ends(item, last)].filter(at => !all.has(at)));
+      for (const at of last) all.add(at);
+    }
+    return all;
+  };
+
+  return ends(expression, new Set([0])).has(value.length);
+}
+
+/** Whether some finite text matches: a type that always contains itself has none. */
+export function isSatisfiable({ root, rules }: Grammar, spend: Spend): boolean {
+  /** Rules that are satisfiable, and parts that are: neither changes when more rules are. */
+  const known = new Set<string>();
+  const found = new Set<Expression>();
+  const check = (expression: Expression, failed: Set<Expression>): boolean => {
+    spend(1);
+    if (found.has(expression)) return true;
+    if (failed.has(expression)) return false;
+    const result = checkParts(expression, failed);
+    (result ? found : failed).add(expression);
+    return result;
+  };
+  const checkParts = (expression: Expression, failed: Set<Expression>): boolean => {
     switch (expression.kind) {
       case 'texts':
         return expression.texts.length > 0;
       case 'character':
         return expression.ranges.length > 0;
       case 'sequence':
-        return expression.items.every(item => check(item, seen));
+        return expression.items.every(item => check(item, failed));
       case 'choice':
-        return expression.items.some(item => check(item, seen));
+        return expression.items.some(item => check(item, failed));
       case 'repeat':
-        return expression.min === 0 || check(expression.item, seen);
+        return expression.min === 0 || check(expression.item, failed);
       case 'rule':
         return known.has(expression.name);
       default:
@@ -107,8 +156,8 @@ export function isSatisfiable({ root, rules }: Grammar): boolean {
   };
   for (let before = -1; before !== known.size; ) {
     before = known.size;
-    const seen = new Map<Expression, boolean>();
-    for (const [name, body] of rules) if (check(body, seen)) known.add(name);
+    const failed = new Set<Expression>();
+    for (const [name, body] of rules) if (!known.has(name) && check(body, failed)) known.add(name);
   }
-  return check(root, new Map());
+  return check(root, new Set());
 }

@@ -14,6 +14,7 @@ import {
   texts,
 } from './expression.ts';
 import { anyNumber } from './numbers.ts';
+import type { Spend } from './work.ts';
 
 const code = (letter: string): number => letter.codePointAt(0)!;
 
@@ -45,24 +46,34 @@ export const stringOfLength = (min: number, max: number): Expression => stringOf
 export const anyCharacters = repeat(stringCharacter, 0);
 export const anyString = stringOf(anyCharacters);
 
+/** Names that begin with as many characters of a longer one are not allowed. */
+const MAX_NAME = 256;
+/** Steps per character of a name. */
+const NAME_WORK = 10;
+
 /** A property name that is none of these. It has no escapes, which could spell one of them. */
-export function nameExcept(names: readonly string[]): Expression {
-  const restAfter = (taken: readonly string[]): Expression => {
+export function nameExcept(names: readonly string[], spend: Spend): Expression {
+  const restAfter = (taken: readonly string[], depth: number): Expression => {
+    spend(NAME_WORK * (1 + taken.length));
     const firsts = new Map<string, string[]>();
     for (const name of taken) {
       const [first = ''] = name;
-      firsts.set(first, [...(firsts.get(first) ?? []), name.slice(first.length)]);
+      const rest = name.slice(first.length);
+      const group = firsts.get(first);
+      if (group) group.push(rest);
+      else firsts.set(first, [rest]);
     }
     const starts = [...firsts.keys()].filter(first => first !== '');
     const others = complement([...ESCAPED, ...starts.map((first): Range => [code(first), code(first)])]);
     return choice(
       ...(firsts.has('') ? [] : [text('')]),
       sequence(character(...others), repeat(plainCharacter, 0)),
-      ...starts.map(first => sequence(text(first), restAfter(firsts.get(first)!))),
+      ...(depth < MAX_NAME ? starts.map(first => sequence(text(first), restAfter(firsts.get(first)!, depth + 1))) : []),
     );
   };
   // Names that need escapes cannot be spelled without them.
-  return stringOf(restAfter(names.filter(name => JSON.stringify(name) === `"${name}"`)));
+  const spelled = names.filter(name => JSON.stringify(name) === `"${name}"`);
+  return stringOf(restAfter(spelled, 1));
 }
 
 /** Items separated by commas. */

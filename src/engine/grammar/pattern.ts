@@ -5,17 +5,22 @@ import {
   complement,
   type Expression,
   isNullable,
+  matchesText,
   type Range,
   repeat,
   sequence,
   text,
 } from './expression.ts';
 import { anyCharacters, ESCAPED } from './json.ts';
+import type { Spend } from './work.ts';
 
 /** A pattern that is not supported, and why. */
 export class PatternError extends Error {}
 
 const MAX_REPEAT = 1000;
+/** Steps of a character of a pattern, and of a range in a class. */
+const LETTER_WORK = 20;
+const RANGE_WORK = 20;
 
 const range = (first: string, last = first): Range => [first.codePointAt(0)!, last.codePointAt(0)!];
 const DIGITS = [range('0', '9')];
@@ -36,18 +41,31 @@ const CLASSES: Record<string, readonly Range[]> = {
 const CONTROLS: Record<string, string> = { n: '\n', r: '\r', t: '\t', f: '\f', v: '\v', 0: '\0' };
 
 /** The content of a JSON string in which the pattern is found. Anchors are supported at its beginning and end. */
-export function parsePattern(source: string): Expression {
+export function parsePattern(source: string, spend: Spend): Expression {
   const known = parsedFormats.get(source);
   if (known) return known;
-  const parsed = parse(source);
+  const parsed = parse(source, spend);
   if (Object.values(formats).includes(source)) parsedFormats.set(source, parsed);
   return parsed;
+}
+
+/** Whether the pattern is found in a text; undefined if it is not supported. */
+export function matchesPattern(value: string, pattern: string, spend: Spend): boolean | undefined {
+  let content: Expression;
+  try {
+    content = parsePattern(pattern, spend);
+  } catch (error) {
+    if (error instanceof PatternError) return undefined;
+    throw error;
+  }
+  return matchesText(content, JSON.stringify(value).slice(1, -1), spend);
 }
 
 /** Formats are parsed once: the parameters of many tools have the same ones. */
 const parsedFormats = new Map<string, Expression>();
 
-function parse(source: string): Expression {
+function parse(source: string, spend: Spend): Expression {
+  spend(LETTER_WORK * source.length);
   const letters = [...source];
   let at = 0;
   const peek = (word: string) => {
@@ -120,8 +138,12 @@ function parse(source: string): Expression {
       if (!take(')')) fail('a group that is not closed');
       return inner;
     }
-    if (take('.')) return inString(complement(LINE_ENDS));
-    if (take('[')) return inString(characterClass());
+    if (take('.')) return anyLetter;
+    if (take('[')) {
+      const ranges = characterClass();
+      spend(RANGE_WORK * (ranges.length + 1));
+      return inString(ranges);
+    }
     if (peek('^') || peek('$')) fail('an anchor inside the pattern');
     if (/[*+?{}\])]/.test(letters[at])) fail(`an unexpected ${letters[at]}`);
     return inString(escapeOrLetter());
@@ -168,6 +190,9 @@ function parse(source: string): Expression {
 
 /** One of these characters in a JSON string: those that need it are escaped. */
 function inString(ranges: readonly Range[]): Expression {
+  const [[low, high] = [0, 0]] = ranges;
+  if (ranges.length === 1 && low === high && !ESCAPED.some(([first, last]) => low >= first && low <= last))
+    return character(...ranges);
   const excluded = complement(ranges);
   const plain = complement([...excluded, ...ESCAPED]);
   const has = (code: number) => ranges.some(([low, high]) => code >= low && code <= high);
@@ -178,6 +203,8 @@ function inString(ranges: readonly Range[]): Expression {
     ...(plain.length + escaped.length === 0 ? [character()] : []),
   );
 }
+
+const anyLetter = inString(complement(LINE_ENDS));
 
 const DATE =
   '\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))';

@@ -21,9 +21,10 @@ import { ANY_VALUE, anyArray, anyObject, colon, comma, jsonRules, list, nameExce
 import { enforcedKeywords } from './keywords.ts';
 import { anyInteger, anyNumber, decimalPlaces, isBounded, numbersBetween } from './numbers.ts';
 import { isFormat, unknownFormat } from './pattern.ts';
-import { resolveReference, satisfies } from './satisfies.ts';
-import { areDisjoint, conjoin, inferTypes, type Schema } from './schema-parts.ts';
+import { isOfType, resolveReference, satisfies } from './satisfies.ts';
+import { areDisjoint, conjoin, haveTags, inferTypes, type Schema, sizeOf } from './schema-parts.ts';
 import { stringExpression } from './strings.ts';
+import { createWorkBudget, spendHalf, type WorkBudget } from './work.ts';
 
 /** A JSON Schema. `true`: any JSON object. */
 export type JsonSchema = Record<string, unknown> | true;
@@ -31,8 +32,10 @@ export type JsonSchema = Record<string, unknown> | true;
 const MAX_TEXT = 256 * 1024;
 const MAX_DEPTH = 48;
 const MAX_VALUES = 20_000;
-const MAX_EXPANSIONS = 2_000;
-const TOO_MANY_PARTS = `needs more than ${MAX_EXPANSIONS} parts. Simplify it.`;
+/** Characters of a path in an error. */
+const MAX_PATH = 200;
+/** Steps of a part of a schema, besides those of its size. */
+const PART_WORK = 100;
 
 /** The text that identifies a schema. Throws an InputError if it is too large, or not JSON. */
 export function schemaText(schema: JsonSchema, name: string): string {
@@ -51,15 +54,6 @@ export function schemaText(schema: JsonSchema, name: string): string {
   return json;
 }
 
-/** `name` is the schema's place in the caller's options, for error messages. */
-export function schemaGrammar(schema: JsonSchema, name = 'schema'): Grammar {
-  const rules = new Map(jsonRules);
-  const root = schema === true ? anyObject : addSchema(JSON.parse(schemaText(schema, name)), { name, rules });
-  const grammar = { root, rules };
-  if (!isSatisfiable(grammar)) throw optionError(name, 'is satisfied by no value: it contains itself without an end.');
-  return grammar;
-}
-
 export interface SchemaOptions {
   /** The schema's place in the caller's options, for error messages. The names of its rules begin with it. */
   name: string;
@@ -67,11 +61,31 @@ export interface SchemaOptions {
   rules: Map<string, Expression>;
   /** Keywords that cannot be enforced are left out, and their paths added to these. Without it, they are an InputError. */
   unenforced?: Set<string>;
+  /** What all schemas of the request may take together. Default: a budget of its own. */
+  budget?: WorkBudget;
 }
 
-/** The expression of a schema. */
-export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOptions): Expression {
-  let expansions = 0;
+/** `name` is the schema's place in the caller's options, for error messages. */
+export function schemaGrammar(schema: JsonSchema, name = 'schema', budget?: WorkBudget): Grammar {
+  const rules = new Map(jsonRules);
+  const root = schema === true ? anyObject : addSchema(JSON.parse(schemaText(schema, name)), { name, rules, budget });
+  return { root, rules };
+}
+
+/** The expression of a schema. Throws an InputError if no value satisfies it, or if it takes too much work. */
+export function addSchema(
+  root: unknown,
+  { name, rules: known, unenforced, budget = createWorkBudget() }: SchemaOptions,
+): Expression {
+  const rules = new Map(jsonRules);
+  /** The part that is being compiled. */
+  let part = name;
+  const spend = spendHalf(budget, () =>
+    refuse(
+      part.length > MAX_PATH ? name : part,
+      'takes too much work to enforce. Use fewer alternatives, constants and references, or simpler patterns.',
+    ),
+  );
 
   const refuse = (path: string, reason: string): never => {
     throw new InputError(option => `${option(path)} ${reason}`, { option: name });
@@ -89,6 +103,7 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
       widen(path, 'must be a JSON Schema, an object.');
       return {};
     }
+    spend(4 * sizeOf(schema));
     const checked = enforcedKeywords(schema, (key, problem) => widen(`${path}.${key}`, problem));
     return withoutPatterns(withoutFormat(checked, path), path);
   };
@@ -131,7 +146,8 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
   /** `open`: references that were followed without reading anything; undefined: no value satisfies it. */
   const convert = (given: unknown, path: string, open: ReadonlySet<string> = new Set()): Expression | undefined => {
     if (given === false) return undefined;
-    if (++expansions > MAX_EXPANSIONS) refuse(name, TOO_MANY_PARTS);
+    part = path;
+    spend(PART_WORK);
     const schema = check(given, path);
     if (schema.$ref !== undefined && Object.keys(schema).length === 1) return reference(schema.$ref, path, open);
     const key = (['$ref', 'allOf', 'anyOf', 'oneOf'] as const).find(name => schema[name] !== undefined);
@@ -172,7 +188,7 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
     const join = (a: unknown, b: unknown): unknown => {
       const [left, right] = [a, b].map(side => expand(side, path, open));
       if (!left || !right) return false;
-      const { joined, problem } = conjoin(left, right);
+      const { joined, problem } = conjoin(left, right, spend);
       if (problem) widen(`${path}.${key}`, `combines ${problem}, which is not supported. Write it as one schema.`);
       return joined;
     };
@@ -181,7 +197,8 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
     const list = branches as readonly unknown[];
     if (key === 'allOf') return convert(list.reduce(join, rest), path, open);
     const isAlone = Object.keys(rest).length === 0;
-    const items = list.map(branch => (isAlone ? branch : join(branch, rest)));
+    // What is beside the branches comes first: so do its properties.
+    const items = list.map(branch => (isAlone ? branch : join(rest, branch)));
     if (key === 'oneOf') checkDisjoint(items, path, open);
     return choiceOf(items.map((item, i) => convert(item, isAlone ? `${path}.${key}[${i}]` : path, open)));
   };
@@ -198,17 +215,23 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
     }
     const target = expand(resolve($ref, path), path, open, followed + 1);
     if (!target) return false;
-    const { joined, problem } = conjoin(target, rest);
+    const { joined, problem } = conjoin(target, rest, spend);
     if (problem) widen(`${path}.$ref`, `combines ${problem}, which is not supported.`);
     return joined;
   };
 
   const checkDisjoint = (items: readonly unknown[], path: string, open: ReadonlySet<string>): void => {
-    if (items.length > MAX_EXPANSIONS) refuse(name, TOO_MANY_PARTS);
+    part = `${path}.oneOf`;
     const branches = items.map(item => expand(item, path, open));
-    const resolveSub = (schema: unknown) => expand(schema, path, new Set());
+    const resolved = new Map<unknown, Schema | false>();
+    const resolveSub = (schema: unknown): Schema | false => {
+      const known = resolved.get(schema) ?? expand(schema, path, new Set());
+      resolved.set(schema, known);
+      return known;
+    };
+    if (haveTags(branches, resolveSub, spend)) return;
     for (let b = 1; b < branches.length; b++) {
-      const a = branches.findIndex((branch, i) => i < b && !areDisjoint(branch, branches[b], resolveSub));
+      const a = branches.findIndex((branch, i) => i < b && !areDisjoint(branch, branches[b], resolveSub, spend));
       if (a < 0) continue;
       widen(`${path}.oneOf`, `is not enforced: a value may match both [${a}] and [${b}]. Use anyOf.`);
       return;
@@ -218,8 +241,14 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
   const constants = (schema: Schema, path: string): Expression | undefined => {
     const { enum: values, pattern, format, ...rest } = schema;
     if (pattern ?? format) widen(`${path}.${pattern ? 'pattern' : 'format'}`, 'next to enum or const is not enforced.');
-    const kept = (values ?? [rest.const]).filter(value => satisfies(value, rest, root));
-    return kept.length > 0 ? texts([...new Set(kept.map(value => JSON.stringify(value)))]) : undefined;
+    const { type, ...others } = rest;
+    const isFree = Object.keys(others).length === 0;
+    const given = values ?? [rest.const];
+    spend(given.length * [type].flat().length);
+    const kept = given.filter(value => isOfType(value, type) && (isFree || satisfies(value, others, { root, spend })));
+    const json = kept.map(value => JSON.stringify(value));
+    spend(json.reduce((sum, one) => sum + 1 + one.length / 8, 0));
+    return kept.length > 0 ? texts([...new Set(json)]) : undefined;
   };
 
   const typed = (type: string, schema: Schema, path: string): Expression | undefined => {
@@ -229,7 +258,7 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
       case 'array':
         return array(schema, path);
       case 'string':
-        return stringExpression(schema, (keyword, reason) => widen(`${path}.${keyword}`, reason));
+        return stringExpression(schema, (keyword, reason) => widen(`${path}.${keyword}`, reason), spend);
       case 'number':
       case 'integer':
         return number(type, schema, path);
@@ -245,8 +274,9 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
     const places = multipleOf && decimalPlaces(multipleOf);
     if (multipleOf !== undefined && places === undefined)
       widen(`${path}.multipleOf`, `is ${multipleOf}; only 1, 0.1, 0.01 and so on are enforced.`);
-    if (type === 'integer') return isBounded(schema) ? numbersBetween(schema, 0) : anyInteger;
-    return isBounded(schema) || places !== undefined ? numbersBetween(schema, places) : anyNumber;
+    if (!isBounded(schema) && (type === 'integer' || places === undefined))
+      return type === 'integer' ? anyInteger : anyNumber;
+    return numbersBetween(schema, spend, type === 'integer' ? 0 : places);
   };
 
   const array = (
@@ -280,14 +310,15 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
     const isClosed =
       others === false || (additionalProperties === undefined && declared.size > 0) || names === 'listed';
     const extra = isClosed ? undefined : convert(others, `${path}.additionalProperties`);
+    const mandatory = new Set(required);
     const members = [...declared].map(([key, value]) => {
       const content = convert(value, `${path}.properties.${key}`);
-      const isRequired = required.includes(key);
+      const isRequired = mandatory.has(key);
       return { isRequired, member: content && sequence(text(JSON.stringify(key)), colon, content) };
     });
     if (members.some(({ isRequired, member }) => isRequired && !member)) return undefined;
-    const otherName = typeof names === 'object' ? names : nameExcept([...declared.keys()]);
-    const other = extra && sequence(otherName, colon, extra);
+    const otherName = () => (typeof names === 'object' ? names : nameExcept([...declared.keys()], spend));
+    const other = extra && sequence(otherName(), colon, extra);
     // From the last to the first: what follows once there is a member, and what the first member may be.
     let rest = other ? repeat(sequence(comma, other), 0) : text('');
     let first = other ? optional(sequence(other, rest)) : text('');
@@ -309,24 +340,29 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
   ): 'listed' | Expression | undefined => {
     if (propertyNames === undefined) return undefined;
     const list = (names: readonly unknown[]): 'listed' => {
-      for (const key of declared.keys()) if (!names.includes(key)) declared.set(key, false);
+      const listed = new Set(names);
+      for (const key of declared.keys()) if (!listed.has(key)) declared.set(key, false);
       for (const key of names as string[]) if (!declared.has(key)) declared.set(key, additionalProperties ?? true);
       return 'listed';
     };
     const given = expand(propertyNames, `${path}.propertyNames`, new Set());
-    if (!given || !satisfies('', { type: given.type })) return list([]);
+    if (!given || !satisfies('', { type: given.type }, { spend })) return list([]);
     const { nullable: _, ...schema } = { ...given, type: 'string' };
     const listed = Object.hasOwn(schema, 'const') ? [schema.const] : schema.enum;
     if (listed && schema.pattern === undefined && schema.format === undefined)
-      return list(listed.filter(key => satisfies(key, schema, root)));
+      return list(listed.filter(key => satisfies(key, schema, { root, spend })));
     if (Object.keys(schema).length === 1) return undefined;
     if (declared.size === 0) return convert(schema, `${path}.propertyNames`) ?? list([]);
     widen(`${path}.propertyNames`, 'next to properties is not enforced. Write it as additionalProperties.');
     return undefined;
   };
 
-  const found = convert(root, name);
-  return found ?? refuse(name, 'is a schema that no value satisfies.');
+  const found = convert(root, name) ?? refuse(name, 'is a schema that no value satisfies.');
+  part = name;
+  if (!isSatisfiable({ root: found, rules }, spend))
+    refuse(name, 'is satisfied by no value: it contains itself without an end.');
+  for (const [key, expression] of rules) known.set(key, expression);
+  return found;
 }
 
 function choiceOf(items: readonly (Expression | undefined)[]): Expression | undefined {

@@ -3,16 +3,17 @@ import { type Expression, repeat, sequence } from './expression.ts';
 import { anyString, stringCharacter, stringOf, stringOfLength } from './json.ts';
 import { formats, isFormat, PatternError, parsePattern, unknownFormat } from './pattern.ts';
 import type { Schema } from './schema-parts.ts';
+import type { Spend } from './work.ts';
 
 /** Told of a keyword that is left out, and why. */
 type OnUnenforced = (keyword: string, reason: string) => void;
 
 /** `onUnenforced` may throw; otherwise the keyword is left out. Undefined: no string satisfies the schema. */
-export function stringExpression(schema: Schema, onUnenforced: OnUnenforced): Expression | undefined {
+export function stringExpression(schema: Schema, onUnenforced: OnUnenforced, spend: Spend): Expression | undefined {
   const { minLength: min = 0, maxLength: max = Number.POSITIVE_INFINITY } = schema;
   if (min > max) return undefined;
   const isLimited = min > 0 || max < Number.POSITIVE_INFINITY;
-  const content = patternContent(schema, onUnenforced) ?? formatContent(schema, onUnenforced);
+  const content = patternContent(schema, onUnenforced, spend) ?? formatContent(schema, onUnenforced, spend);
   if (!content) return isLimited ? stringOfLength(min, max) : anyString;
   const limited = isLimited ? withLength(content, min, max) : content;
   if (!limited) {
@@ -22,10 +23,10 @@ export function stringExpression(schema: Schema, onUnenforced: OnUnenforced): Ex
   return stringOf(limited ?? content);
 }
 
-function patternContent({ pattern }: Schema, onUnenforced: OnUnenforced): Expression | undefined {
+function patternContent({ pattern }: Schema, onUnenforced: OnUnenforced, spend: Spend): Expression | undefined {
   if (pattern === undefined) return undefined;
   try {
-    return parsePattern(pattern);
+    return parsePattern(pattern, spend);
   } catch (error) {
     if (!(error instanceof PatternError)) throw error;
     onUnenforced('pattern', `is not enforced: it has ${error.message}.`);
@@ -34,9 +35,9 @@ function patternContent({ pattern }: Schema, onUnenforced: OnUnenforced): Expres
 }
 
 /** Beside a pattern that is enforced, a format only describes. */
-function formatContent({ format }: Schema, onUnenforced: OnUnenforced): Expression | undefined {
+function formatContent({ format }: Schema, onUnenforced: OnUnenforced, spend: Spend): Expression | undefined {
   if (format === undefined) return undefined;
-  if (isFormat(format)) return parsePattern(formats[format]);
+  if (isFormat(format)) return parsePattern(formats[format], spend);
   onUnenforced('format', unknownFormat(format));
   return undefined;
 }

@@ -112,6 +112,29 @@ describe('words', () => {
     expect(choice.error.message).toMatch(/^tool_choice names .*"other"/);
   });
 
+  it("are the request's own on the other routes", async () => {
+    const reserved = { chat_template_kwargs: { messages: [] } };
+    const strict = { type: 'function', function: { name: 'find', parameters, strict: true } };
+    const explained = { 'x-explain-cache': '1' };
+    for (const [path, body, message, headers] of [
+      ['/v1/responses', { input: 'Hi', ...reserved }, /^chat_template_kwargs cannot set messages/],
+      ['/v1/responses', { input: 'Hi', ...reserved }, /^chat_template_kwargs cannot set messages/, explained],
+      [CHAT, { messages, ...reserved }, /^chat_template_kwargs cannot set messages/, explained],
+      ['/tokenize', { messages, ...reserved }, /^chat_template_kwargs cannot set messages/],
+      ['/api/chat', { model: 'tiny', messages, tools: [{ type: 'web_search' }, strict] }, /^tools\[1\]\.function\.par/],
+      ['/api/chat', { model: 'tiny', messages, format: schema }, /^format\.uniqueItems /],
+      ['/api/generate', { model: 'tiny', prompt: 'Hi', format: schema }, /^format\.uniqueItems /],
+      [
+        '/v1/responses',
+        { input: 'Hi', text: { format: { type: 'json_schema', name: 'a', schema } } },
+        /^text\.format\.sch/,
+      ],
+    ] as const) {
+      const { error } = await json(path, body, headers);
+      expect(error.message ?? error, path).toMatch(message);
+    }
+  });
+
   it('for the operator name options of the server', () => {
     const { message } = toApiError(
       new ContextError(option => `Raise ${option('kvMemory')}, or use ${option('overflow', 'slide')}.`),

@@ -279,7 +279,7 @@ describe('refused with a message that names the field', () => {
       {
         input: [
           { role: 'user', content: 'Hi' },
-          { type: 'web_search_call', id: 'x' },
+          { type: 'unknown_item', id: 'x' },
         ],
       },
       'item 1',

@@ -201,6 +201,43 @@ describe('tools that run on other servers are ignored, and the client is told', 
   });
 });
 
+describe('what tools of other servers did for an earlier answer is left out, and the client is told', () => {
+  it("Anthropic's", async () => {
+    const blocks = [
+      { type: 'text', text: 'I search.' },
+      { type: 'server_tool_use', id: 'srvtoolu_1', name: 'web_search', input: { query: 'Odin' } },
+      { type: 'web_search_tool_result', tool_use_id: 'srvtoolu_1', content: [{ type: 'web_search_result', url: 'x' }] },
+      { type: 'text', text: 'A god.', citations: [{ type: 'web_search_result_location', url: 'x' }] },
+    ];
+    const history = (content: object[]) => [...messages, { role: 'assistant', content }, ...messages];
+    const response = await ask('/v1/messages', { ...short, max_tokens: 2, messages: history(blocks) });
+    expect(response.status).toBe(200);
+    expect(response.headers.get('x-kvasir-notice')).toBe(
+      'messages has server_tool_use, web_search_tool_result of tools that ran on another server: they are left out.',
+    );
+    const count = async (list: object[]) =>
+      (await json('/v1/messages/count_tokens', { messages: list })).input_tokens as number;
+    const [first, , , last] = blocks;
+    expect(await count(history(blocks))).toBe(await count(history([first, last])));
+    // A message of nothing else is left out.
+    expect(await count(history(blocks.slice(1, 3)))).toBe(await count([...messages, ...messages]));
+  });
+
+  it("OpenAI's", async () => {
+    const search = { type: 'web_search_call', id: 'ws_1', status: 'completed', action: { type: 'search', query: 'x' } };
+    const question = { role: 'user', content: 'Who?' };
+    const answered = { role: 'assistant', content: 'Odin.' };
+    const request = { max_output_tokens: 2, temperature: 0, store: false };
+    const response = await ask('/v1/responses', { ...request, input: [question, search, answered, question] });
+    expect(response.status).toBe(200);
+    expect(response.headers.get('x-kvasir-notice')).toBe(
+      'input has web_search_call of tools that ran on another server: they are left out.',
+    );
+    const { usage } = await json('/v1/responses', { ...request, input: [question, answered, question] });
+    expect(((await response.json()) as Json).usage.input_tokens).toBe(usage.input_tokens);
+  });
+});
+
 describe("errors name the request's own fields", () => {
   const errorOf = async (path: string, request: object) => {
     const response = await ask(path, { messages, max_tokens: 2, ...request });

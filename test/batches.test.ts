@@ -5,7 +5,7 @@ import type { Sequence } from '../src/cache/sequence.ts';
 import { parseSpec } from '../src/codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
-import type { Chunk } from '../src/model/forward.ts';
+import type { Chunk } from '../src/model/batch.ts';
 import { createPlan, createPlanFromCodecs, type Plan } from '../src/plan/plan.ts';
 import { createTrained } from './support/codec-suite.ts';
 import { writeGguf } from './support/gguf-writer.ts';

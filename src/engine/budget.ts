@@ -3,9 +3,9 @@
 import { pageBytes } from '../cache/leaf.ts';
 import { specOf } from '../codec/spec.ts';
 import type { Device } from '../kernel/device.ts';
-import { createScratch } from '../model/forward.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import type { ModelConfig } from '../model/model-config.ts';
+import { createScratch } from '../model/scratch.ts';
 import { createPlan, fixedBytes, maxPagesIn, type Plan, planBytes } from '../plan/plan.ts';
 import { CapacityError, type OptionNames } from '../util/errors.ts';
 import { formatBytes, formatBytesDown, formatCount } from '../util/units.ts';

@@ -1,6 +1,6 @@
 /** The divergence of a conversation in shadow mode, measured on its own text. */
 import type { Sequence } from '../cache/sequence.ts';
-import type { Chunk } from '../model/forward.ts';
+import type { Chunk } from '../model/batch.ts';
 import { CapacityError } from '../util/errors.ts';
 import type { Engine } from './engine.ts';
 import { compareLogProbs, logSoftmax } from './log-probs.ts';

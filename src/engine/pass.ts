@@ -1,5 +1,7 @@
 /** A pass of the scheduler: chunks of the requests' tokens go in, sampled tokens go back to the requests. */
-import { type Chunk, forward } from '../model/forward.ts';
+
+import type { Chunk } from '../model/batch.ts';
+import { forward } from '../model/forward.ts';
 import type { Plan } from '../plan/plan.ts';
 import { CapacityError } from '../util/errors.ts';
 import type { Engine } from './engine.ts';

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { writeGguf } from '../../test/support/gguf-writer.ts';
 import { tinyModel } from '../../test/support/tiny-model.ts';
 import { parseSpec } from '../codec/spec.ts';
-import type { Chunk } from '../model/forward.ts';
+import type { Chunk } from '../model/batch.ts';
 import { createPlan } from '../plan/plan.ts';
 import { loadEngine, openModelFile } from './engine.ts';
 import { step } from './step.ts';

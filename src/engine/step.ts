@@ -1,6 +1,7 @@
 /** Runs chunks of any sequences through the model, in batches of as many rows as the scratch holds. */
 
-import { type Chunk, forward, type Hooks, isPrefill } from '../model/forward.ts';
+import { type Chunk, isPrefill } from '../model/batch.ts';
+import { forward, type Hooks } from '../model/forward.ts';
 import { yieldToEventLoop } from '../platform/event-loop.ts';
 import type { Engine } from './engine.ts';
 import type { Cancellation } from './request.ts';

@@ -3,7 +3,8 @@
  * Passes are recorded, not run, for the row counts at which a device changes kernels. Other kernels compile on first use.
  */
 import type { Sequence } from '../cache/sequence.ts';
-import { type Chunk, forward, type LoadedModel } from '../model/forward.ts';
+import type { Chunk } from '../model/batch.ts';
+import { forward, type LoadedModel } from '../model/forward.ts';
 import type { Plan } from '../plan/plan.ts';
 
 /** Rows of prefill passes: a few, small tiles of each size, large tiles. */

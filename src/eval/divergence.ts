@@ -14,7 +14,7 @@ import type { Engine } from '../engine/engine.ts';
 import { compareLogProbs, logSoftmax } from '../engine/log-probs.ts';
 import { type StepOptions, step } from '../engine/step.ts';
 import type { Outliers } from '../kernel/device.ts';
-import type { Chunk } from '../model/forward.ts';
+import type { Chunk } from '../model/batch.ts';
 import { type ErrorRatio, errorRatio } from '../plan/error-ratio.ts';
 import { createPlan, type Plan } from '../plan/plan.ts';
 import { InputError, optionError } from '../util/errors.ts';

@@ -11,7 +11,8 @@ import { checkShape, createCodec, type KvLearned } from '../codec/kv.ts';
 import { F16, formatSpec, type KvSpec, windowOf } from '../codec/spec.ts';
 import { type Engine, planShape } from '../engine/engine.ts';
 import { logSoftmax } from '../engine/log-probs.ts';
-import { type Chunk, type LayerActivations, restoreKeysAndValues } from '../model/forward.ts';
+import type { Chunk } from '../model/batch.ts';
+import { type LayerActivations, restoreKeysAndValues } from '../model/forward.ts';
 import { createPlan, createPlanFromCodecs, shapeOfLayer } from '../plan/plan.ts';
 import { createScore, teacherForce, teacherForceSequence } from './divergence.ts';
 

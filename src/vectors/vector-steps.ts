@@ -3,7 +3,7 @@ import type { Pool } from '../cache/pool.ts';
 import type { Sequence, SequenceRun } from '../cache/sequence.ts';
 import type { Device, KvRun, SealRequest, Tensor } from '../kernel/device.ts';
 import { tailCapacity } from '../kernel/visibility.ts';
-import { groupRunsByRound, type Round } from '../model/forward.ts';
+import { groupRunsByRound, type Round } from '../model/batch.ts';
 import type { Plan } from '../plan/plan.ts';
 import { createYielder } from '../platform/event-loop.ts';
 import { CapacityError, InputError, ShapeError } from '../util/errors.ts';

@@ -15,7 +15,8 @@ import { createWebGpuDevice, WebGpuDevice, type WebGpuOptions } from '../../src/
 import { Gpu } from '../../src/kernel/webgpu/gpu.ts';
 import type { Kernel } from '../../src/kernel/webgpu/kernel.ts';
 import { readBuffer, u32, writeBuffer } from '../../src/kernel/webgpu/kernel.ts';
-import { createScratch, forward } from '../../src/model/forward.ts';
+import { forward } from '../../src/model/forward.ts';
+import { createScratch } from '../../src/model/scratch.ts';
 import { loadWeights } from '../../src/model/weights.ts';
 import { createPlan } from '../../src/plan/plan.ts';
 import { CapacityError, DeviceError } from '../../src/util/errors.ts';

@@ -6,7 +6,7 @@ import { loadEngine, openModelFile, planShape } from '../../src/engine/engine.ts
 import type { GenerateOptions } from '../../src/engine/generate.ts';
 import { step } from '../../src/engine/step.ts';
 import { type LoadOptions, loadModel } from '../../src/index.ts';
-import type { Chunk } from '../../src/model/forward.ts';
+import type { Chunk } from '../../src/model/batch.ts';
 import { createPlan, planBytes } from '../../src/plan/plan.ts';
 import { DeviceError } from '../../src/util/errors.ts';
 import { relativeError } from '../support/attention.ts';

@@ -7,7 +7,7 @@ import type { Sequence } from '../../cache/sequence.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { logSoftmax } from '../../engine/log-probs.ts';
 import { step } from '../../engine/step.ts';
-import type { Chunk } from '../../model/forward.ts';
+import type { Chunk } from '../../model/batch.ts';
 import { CapacityError } from '../../util/errors.ts';
 import type { ItemResult } from './results-file.ts';
 import type { Choice } from './task.ts';

@@ -350,7 +350,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
   itAll('asks for the key of a server, and keeps it until the tab is closed', async () => {
     const locked = await openApp({ tenants: [{ name: 'a', keys: ['a-long-key'] }] });
     try {
-      const { page, tabTo, violations } = await locked.visit(PHONE);
+      const { page, tabTo, answer, violations } = await locked.visit(PHONE);
       await page.getByText('This server needs a key').waitFor();
       expect(await violations()).toEqual([]);
       for (const key of ['a-wrong-key', 'a-long-key']) {
@@ -366,6 +366,15 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
       await page.reload();
       await page.locator('.badge-name').waitFor();
       expect(await page.evaluate(() => sessionStorage.getItem('kvasir.apiKey'))).toBe('a-long-key');
+      // What is saved can be read without it.
+      await page.locator('#composer').fill('Tell me a story about a lost teapot.');
+      await page.keyboard.press('Enter');
+      const story = await answer(1);
+      await page.evaluate(() => sessionStorage.clear());
+      await page.reload();
+      await page.getByText('This server needs a key').waitFor();
+      expect(await answer(1)).toBe(story);
+      expect(await violations()).toEqual([]);
     } finally {
       await locked.close();
     }

@@ -459,6 +459,8 @@ describe('what is not saved', () => {
       for (const used of [4, 5]) files.set(`sessions/${used}.kvsession`, { bytes: 6, used });
       await (await import('../../web/src/engine/caches.ts')).limitCaches();
       expect([...files.keys()]).toEqual(['models/a/model.gguf', 'sessions/4.kvsession', 'sessions/5.kvsession']);
+      await (await import('../../web/src/engine/sessions.ts')).deleteAllCaches();
+      expect([...files.keys()]).toEqual(['models/a/model.gguf']);
     } finally {
       vi.doUnmock('kvasir/worker');
     }

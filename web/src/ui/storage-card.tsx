@@ -40,7 +40,7 @@ export function StorageCard() {
         </li>
         {!!caches?.count && (
           <li>
-            <span class="stored-name">{texts.storage.caches(caches.bytes)}</span>
+            <span>{texts.storage.caches(caches.bytes)}</span>
             <button
               type="button"
               class="icon-button small"

@@ -79,7 +79,8 @@ export class Projections {
   ) {}
 
   /** The size of a matrix, or of its first rows: of whole tiles. */
-  matrixBytes = (type: WeightType, rows: number, cols: number): number => packedBytes(type, rows, cols, this.arithmetic.wide);
+  matrixBytes = (type: WeightType, rows: number, cols: number): number =>
+    packedBytes(type, rows, cols, this.arithmetic.wide);
 
   async loadWeights(
     type: WeightType,

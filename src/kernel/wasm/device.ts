@@ -98,6 +98,9 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   return new WasmDevice(options, memories, pool, limits, arithmetic);
 }
 
+/** Of elementwise kernels: a few microseconds of work. */
+const MIN_CHUNK_VALUES = 1024;
+
 const commonModules = new Map<string, Uint8Array<ArrayBuffer>>();
 
 /** The kernels that do not depend on the model. The devices of a process share them: emitting takes longer than loading. */
@@ -165,6 +168,11 @@ class WasmDevice implements Device {
   /** Runs a small kernel over rows of `cols` values. */
   private runSmall<P extends string>(rows: number, cols: number, kernel: Signature<P>, args: TaskArgs<P>): void {
     this.pool.runSmall(rows * cols, [task(kernel, Math.min(rows, this.chunks), args)]);
+  }
+
+  /** Runs a small kernel that treats all values alike: parts of one row are chunks, too. */
+  private runElementwise<P extends string>(values: number, kernel: Signature<P>, args: TaskArgs<P>): void {
+    this.pool.runSmall(values, [task(kernel, Math.min(Math.ceil(values / MIN_CHUNK_VALUES), this.chunks), args)]);
   }
 
   createTensor(rows: number, cols: number): WasmTensor {
@@ -252,11 +260,12 @@ class WasmDevice implements Device {
 
   gate(gate: Tensor, up: Tensor, rows: number, activation: Activation): void {
     const values = rows * gate.cols;
-    this.runSmall(rows, gate.cols, gateSignature(activation), { gate: addressOf(gate), up: addressOf(up), values });
+    this.runElementwise(values, gateSignature(activation), { gate: addressOf(gate), up: addressOf(up), values });
   }
 
   softcap(x: Tensor, rows: number, cap: number): void {
-    this.runSmall(rows, x.cols, SOFTCAP, { x: addressOf(x), values: rows * x.cols, softcap: floatBits(cap) });
+    const values = rows * x.cols;
+    this.runElementwise(values, SOFTCAP, { x: addressOf(x), values, softcap: floatBits(cap) });
   }
 
   /** Learned codecs have separate kernels per layer. */

@@ -194,7 +194,7 @@ function readExperts(
     },
     selectionBias: SELECTION_BIASES.find(name => tensors.has(`blk.${denseLayers}.${name}`)),
     // Files write its width, or the number of shared experts, whose widths add up, in several ways.
-    ...(shared && { shared: { ffn: shared.shape[1], gated: experts.gatesShared ?? false } }),
+    ...(shared && { shared: { ffn: shared.shape[1] ?? 1, gated: experts.gatesShared ?? false } }),
   };
 }
 

@@ -245,7 +245,7 @@ async function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number
     architecture: 'llama',
     name: 'random weights',
     experts: experts && {
-      ...{ ...experts, ffn: shape.ffn, denseLayers: 0, selectionBias: false },
+      ...{ ...experts, ffn: shape.ffn, denseLayers: 0 },
       routing: { scores: 'softmax', normalized: true, scale: 1 },
     },
     context: 131072,

@@ -80,13 +80,22 @@ ${measured.tokens} random tokens:
 
 ${measuredTable}
 
-- js, wasm, webgpu: divergence of the next-token distributions from llama.cpp's, in nats per token, with f16 caches; .003 is
-  the limit of the tests, which is how far llama.cpp is from itself. webgpu runs on ${measured.gpu}; an empty cell was not
-  measured.
+- js, wasm, webgpu: divergence of the next-token distributions from llama.cpp's, in nats per token, with f16 caches; 1e-4 is
+  the limit of the tests. webgpu runs on ${measured.gpu}; an empty cell was not measured.
 - same answers: on wasm with tq4, tokens and log probabilities are equal, bit for bit, whether the prompt is read, found in
   the cache, or restored from a session.
 - window, f16 cache of 32K: with the window of a well-known model (mellum: of the tiny one) and ${measured.layers} layers or more, the bytes of 32,768 tokens
   relative to a cache without windows. \`kvasir inspect\` has those of your model.
+
+Where files and llama.cpp differ, or leave a choice:
+
+- YaRN: \`yarn_attn_factor\` and \`yarn_ext_factor\` are not read, as in llama.cpp; \`yarn_beta_fast\` and \`yarn_beta_slow\` are
+  for every architecture, where llama.cpp reads them for few. Converters write 32 and 1, which are the defaults.
+- LongRoPE (Phi, MiniCPM): the factors of long contexts are used if \`--context\` is longer than the original context.
+- Which layers have a window follows the flags in the file; llama.cpp has fixed periods for most architectures.
+- MiniCPM without \`logit_scale\` (files of 2024): logits are divided by width / 256, as converters write it today; llama.cpp
+  multiplies by it.
+- Layers that predict further tokens (\`nextn_predict_layers\`) are not loaded.
 
 ## Not supported
 

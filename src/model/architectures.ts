@@ -170,6 +170,13 @@ export const architectures = {
     ropeFirst: true,
     experts: { in: 'all' },
   },
+  hy_v3: {
+    models: 'Hunyuan 3',
+    pairing: 'halves',
+    qkNorm: 'head',
+    experts: { in: 'all', scores: 'sigmoid', unnormalized: true },
+    skipsPredictors: true,
+  },
   bailingmoe: { models: 'Ling 1 and 1.5', pairing: 'adjacent', experts: { in: 'all', unnormalized: true } },
   bailingmoe2: {
     models: 'Ling 2.0, Ring 2.0',

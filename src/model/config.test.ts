@@ -125,7 +125,7 @@ describe('reading a config', () => {
     expect(await bailing()).toMatchObject({
       ffn: 192,
       experts: {
-        ...{ count: 16, used: 4, ffn: 128, denseLayers: 1, selectionBias: false, shared: { ffn: 96, gated: false } },
+        ...{ count: 16, used: 4, ffn: 128, denseLayers: 1, shared: { ffn: 96, gated: false } },
         routing: { scores: 'sigmoid', normalized: false, scale: 2.5 },
       },
     });

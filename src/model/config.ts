@@ -153,6 +153,8 @@ function readHeadDim(meta: MetadataReader, width: number, heads: number): number
   return headDim;
 }
 
+const SELECTION_BIASES = ['exp_probs_b.bias', 'exp_probs_b'] as const;
+
 /** llama.cpp's numbers for how experts are scored. */
 const SCORES: Record<number, ExpertsConfig['routing']['scores']> = { 1: 'softmax', 2: 'sigmoid' };
 
@@ -170,7 +172,7 @@ function readExperts(
   // Zero is the default of these keys.
   const orZero = (key: string, max: number) => (meta.value(key) ? meta.integer(key, { max }) : 0);
   if (orZero('interleave_moe_layer_step', 4096) > 1) meta.unsupported('experts in every other layer');
-  const denseLayers = orZero('leading_dense_block_count', layers);
+  const denseLayers = orZero('leading_dense_block_count', layers) || layersWithoutRouter(layers, tensors);
   if (denseLayers === layers) meta.fail(`all ${layers} layers are dense`);
   const scoring = orZero('expert_gating_func', 255);
   const scores = scoring === 0 ? (experts.scores ?? 'softmax') : SCORES[scoring];
@@ -190,10 +192,16 @@ function readExperts(
       scale: meta.float('expert_weights_scale', { min: 0, max: 1e6, fallback: 0 }) || 1,
       ...readGroups(meta, count, used),
     },
-    selectionBias: tensors.has(`blk.${denseLayers}.exp_probs_b.bias`),
+    selectionBias: SELECTION_BIASES.find(name => tensors.has(`blk.${denseLayers}.${name}`)),
     // Files write its width, or the number of shared experts, whose widths add up, in several ways.
-    ...(shared && { shared: { ffn: shared.shape[1], gated: experts.gatesShared ?? false } }),
+    ...(shared && { shared: { ffn: shared.shape[1] ?? 1, gated: experts.gatesShared ?? false } }),
   };
+}
+
+/** How many layers are before the first one with a router, if there is one. */
+function layersWithoutRouter(layers: number, tensors: Gguf['tensors']): number {
+  for (let layer = 0; layer < layers; layer++) if (tensors.has(`blk.${layer}.ffn_gate_inp.weight`)) return layer;
+  return 0;
 }
 
 /** A single group is as good as none. */

@@ -71,8 +71,8 @@ export interface ExpertsConfig {
   /** How many of the first layers have a dense network instead. */
   readonly denseLayers: number;
   readonly routing: RoutingRule;
-  /** The choice of experts has a bias for each. */
-  readonly selectionBias: boolean;
+  /** The tensor with a bias for the choice of each expert. */
+  readonly selectionBias?: 'exp_probs_b.bias' | 'exp_probs_b';
   /** An expert that all rows use: its inner width, and whether its output is multiplied by the sigmoid of its own router. */
   readonly shared?: { readonly ffn: number; readonly gated: boolean };
 }

@@ -66,7 +66,7 @@ function feedForwardTensors(config: ModelConfig, layer: number): NamedShape[] {
     [`${name}.weight`, inputs, ...outputs],
     ...(feedForwardBias ? [[`${name}.bias`, ...outputs] as const] : []),
   ]);
-  if (experts?.selectionBias) tensors.push(['exp_probs_b.bias', experts.count]);
+  if (experts?.selectionBias) tensors.push([experts.selectionBias, experts.count]);
   return tensors;
 }
 

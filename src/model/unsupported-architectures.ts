@@ -22,7 +22,7 @@ const REASONS: readonly [reason: string, names: string][] = [
   ['its weights have three values and norms between them', 'bitnet'],
   ['it is an early model that few people use today', 'baichuan plamo qwen talkie'],
   ['its adapters are not implemented', 'graniteswitch'],
-  ['it is too new: no released llama.cpp was there to hold it against', 'granite_swa hy_v3 plamo3'],
+  ['it is new, and not implemented yet', 'granite_swa plamo3'],
   [
     'it turns text into vectors and generates none',
     'bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert gemma-embedding llama-embed t5encoder',

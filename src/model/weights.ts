@@ -134,7 +134,7 @@ export async function loadWeights(
       ffnNorm: await optional(tensorName(`${config.ffnNorm}.weight`)),
       ffnOutputNorm: await optional(tensorName('post_ffw_norm.weight')),
       router: experts && (await matrix(tensorName('ffn_gate_inp.weight'))),
-      selectionBias: await optional(tensorName('exp_probs_b.bias')),
+      selectionBias: experts?.selectionBias && (await vector(tensorName(experts.selectionBias))),
       shared: experts?.shared
         ? {
             router: experts.shared.gated ? await matrix(tensorName('ffn_gate_inp_shexp.weight')) : undefined,

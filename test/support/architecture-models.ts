@@ -127,6 +127,22 @@ export const architectureModels: Record<string, OracleModel> = {
     sharedFfn: 96,
     metadata: { 'hunyuan-moe.expert_shared_count': 1 },
   },
+  hy_v3: {
+    architecture: 'hy_v3',
+    layers: 3,
+    headDim: 32,
+    experts: [8, 3],
+    denseLayers: 1,
+    sharedFfn: 128,
+    selectionBias: 'exp_probs_b',
+    metadata: {
+      // The file does not tell which layers are dense, but by its tensors.
+      'hy_v3.leading_dense_block_count': undefined,
+      'hy_v3.expert_gating_func': 2,
+      'hy_v3.expert_weights_scale': typed('f32', 2.5),
+      'hy_v3.expert_weights_norm': true,
+    },
+  },
   bailingmoe: {
     architecture: 'bailingmoe',
     seed: 2,

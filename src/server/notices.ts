@@ -15,8 +15,9 @@ export function createNotices(logger?: Logger): Notify {
   return (id, headers, notice) => {
     const earlier = headers.get(NOTICE_HEADER);
     headers.set(NOTICE_HEADER, toAscii(earlier ? `${earlier} ${notice}` : notice).slice(0, MAX_NOTICE));
-    if (logged.has(notice) || logged.size >= MAX_LOGGED) return;
-    logged.add(notice);
-    logger?.warn({ id }, notice);
+    const shown = notice.slice(0, MAX_NOTICE);
+    if (logged.has(shown) || logged.size >= MAX_LOGGED) return;
+    logged.add(shown);
+    logger?.warn({ id }, shown);
   };
 }

@@ -3,6 +3,13 @@ import { z } from 'zod';
 import type { Limits } from './limits.ts';
 import { flag, integer, jsonObject, number, stopStrings, tokenLimit, toolName } from './sampling-schemas.ts';
 
+const MAX_BIASES = 10_000;
+
+/** Entries are counted first: each wrong one would be an issue of its own. */
+const logitBias = jsonObject
+  .refine(biases => Object.keys(biases).length <= MAX_BIASES, `must have at most ${MAX_BIASES} entries`)
+  .pipe(z.record(z.string().regex(/^\d{1,9}$/, 'must be token ids'), z.number().min(-100).max(100)));
+
 /** Fields of /v1/chat/completions and /v1/completions; those after `seed` are vLLM's and llama.cpp's. */
 const sampling = (limits: Limits) => ({
   model: z.string().max(500).nullish(),
@@ -14,7 +21,7 @@ const sampling = (limits: Limits) => ({
   top_p: number(0, 1),
   presence_penalty: number(-2, 2),
   frequency_penalty: number(-2, 2),
-  logit_bias: z.record(z.string().regex(/^\d{1,9}$/, 'must be token ids'), z.number().min(-100).max(100)).nullish(),
+  logit_bias: logitBias.nullish(),
   stop: stopStrings(limits).nullish(),
   seed: z.int().nullish(),
   top_k: integer(-1),
@@ -127,14 +134,26 @@ export type ChatRequest = z.infer<ReturnType<typeof chatSchema>>;
 export type OpenaiMessage = ChatRequest['messages'][number];
 export type OpenaiTool = z.infer<typeof tool>;
 
-const ids = z.array(z.int().min(0)).min(1);
+const PROMPT_RULE = 'must be a string, an array of strings, token ids, or an array of arrays of token ids';
+
+type Prompt = string | string[] | number[] | number[][];
+
+const isIds = (value: unknown): boolean =>
+  Array.isArray(value) && value.length > 0 && value.every(id => Number.isSafeInteger(id) && id >= 0);
+
+/** Checked at once: a union of arrays would find an issue in each entry, for each of its members. */
+const prompt = z
+  .union([z.string(), z.array(z.unknown()).min(1)], { error: PROMPT_RULE })
+  .refine(
+    value =>
+      typeof value === 'string' || value.every(one => typeof one === 'string') || isIds(value) || value.every(isIds),
+    PROMPT_RULE,
+  ) as unknown as z.ZodType<Prompt>;
 
 export const completionSchema = (limits: Limits) =>
   z.object({
     ...sampling(limits),
-    prompt: z.union([z.string(), z.array(z.string()).min(1), ids, z.array(ids).min(1)], {
-      error: 'must be a string, an array of strings, token ids, or an array of arrays of token ids',
-    }),
+    prompt,
     logprobs: integer(0, 20),
     echo: flag,
     suffix: z.string().nullish(),

@@ -22,6 +22,8 @@ export interface ResponseStore {
 interface Shelf {
   /** Oldest first. */
   entries: Map<string, { stored: StoredResponse; characters: number }>;
+  /** Of all answers, by their ids: a request may name thousands. */
+  items: Map<string, OutputItem>;
   characters: number;
 }
 
@@ -32,6 +34,7 @@ export function createResponseStore(limits: Limits): ResponseStore {
     const entry = shelf?.entries.get(id);
     if (!shelf || !entry) return false;
     shelf.entries.delete(id);
+    for (const item of entry.stored.response.output) shelf.items.delete(item.id);
     shelf.characters -= entry.characters;
     if (shelf.entries.size === 0) shelves.delete(tenant);
     return true;
@@ -41,9 +44,10 @@ export function createResponseStore(limits: Limits): ResponseStore {
       // Turns of a conversation share most messages, and each counts all of them: an upper bound.
       const characters = JSON.stringify(stored).length;
       if (characters > limits.storedCharacters) return;
-      const shelf = shelves.get(tenant) ?? { entries: new Map(), characters: 0 };
+      const shelf = shelves.get(tenant) ?? { entries: new Map(), items: new Map(), characters: 0 };
       shelves.set(tenant, shelf);
       shelf.entries.set(stored.response.id, { stored, characters });
+      for (const item of stored.response.output) shelf.items.set(item.id, item);
       shelf.characters += characters;
       for (const id of shelf.entries.keys()) {
         if (shelf.entries.size <= limits.storedResponses && shelf.characters <= limits.storedCharacters) break;
@@ -51,13 +55,7 @@ export function createResponseStore(limits: Limits): ResponseStore {
       }
     },
     get: (tenant, id) => shelves.get(tenant)?.entries.get(id)?.stored,
-    findItem(tenant, id) {
-      for (const { stored } of shelves.get(tenant)?.entries.values() ?? []) {
-        const item = stored.response.output.find(one => one.id === id);
-        if (item) return item;
-      }
-      return undefined;
-    },
+    findItem: (tenant, id) => shelves.get(tenant)?.items.get(id),
     delete: remove,
   };
 }

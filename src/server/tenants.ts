@@ -47,8 +47,9 @@ export function parseTenants(json: string, path: string): TenantConfig[] {
   let value: unknown;
   try {
     value = JSON.parse(json);
-  } catch (cause) {
-    throw new InputError(`${path} is not valid JSON. It must be { "tenants": [{ "name", "keys" }] }.`, { cause });
+  } catch {
+    // Without its cause, which quotes the text: that has keys.
+    throw new InputError(`${path} is not valid JSON. It must be { "tenants": [{ "name", "keys" }] }.`);
   }
   const { data, error } = fileSchema.safeParse(value);
   if (!data) throw new InputError(`${path} is not a key file: ${z.prettifyError(error)}`);

@@ -37,6 +37,7 @@ const action: fc.Arbitrary<Action> = fc.record({
 });
 
 export const actions: fc.Arbitrary<Action[]> = fc.array(action, { minLength: 8, maxLength: 30 });
+export const fewActions: fc.Arbitrary<Action[]> = fc.array(action, { minLength: 3, maxLength: 7 });
 
 /** Runs the actions, compares every complete answer with the answer of a new conversation, and returns their number. */
 export async function playActions(model: Model, actions: readonly Action[]): Promise<number> {

@@ -189,4 +189,11 @@ describe('tenants', () => {
     get('alice', '0');
     expect(made).toEqual(['alice0']);
   });
+
+  it('keep nothing under keys that are very long', () => {
+    const cache = createTenantCache<number>(4);
+    let made = 0;
+    for (let i = 0; i < 2; i++) cache.get('alice', 'x'.repeat(2 ** 21), () => made++);
+    expect(made).toBe(2);
+  });
 });

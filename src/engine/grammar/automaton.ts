@@ -49,6 +49,7 @@ const FRAME_WORK = 8;
 const NODE_WORK = 8;
 /** States and masks that are kept; beyond that all are computed again when they are met. */
 const MAX_STATES = 1024;
+const MAX_STATE_PLACES = 200_000;
 const MAX_MASKS = 128;
 
 export interface Automaton {
@@ -85,6 +86,8 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
   let frameCount = 0;
   let shapeCount = 0;
   let generation = 0;
+  /** Of all states. */
+  let placeCount = 0;
 
   const frameFor = (node: Node, times: number, parent?: Frame): Frame => {
     const key = `${node.id}.${times}.${parent?.id ?? ''}`;
@@ -144,7 +147,8 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
     const key = `${isEnd}:${entries.map(([place]) => place).join()}`;
     const known = states.get(key);
     if (known) return known;
-    if (states.size >= MAX_STATES) {
+    if (states.size >= MAX_STATES || placeCount >= MAX_STATE_PLACES) {
+      placeCount = 0;
       states.clear();
       frames.clear();
       shapes.clear();
@@ -152,6 +156,7 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
       generation++;
     }
     const places = entries.map(([, place]) => place);
+    placeCount += places.length;
     const shape = `${isEnd}:${places
       .map(({ node, frame }) => `${node.id}.${frame?.shape ?? ''}`)
       .sort()

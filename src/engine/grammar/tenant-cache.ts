@@ -1,5 +1,8 @@
 /** Values that several tenants keep, each for itself: one that needs room takes it from whoever has most. */
 
+/** Longer keys are not kept: they come from requests. */
+const MAX_KEY = 2 ** 20;
+
 export interface TenantCache<T> {
   /** The known value of a tenant's key, or a new one. An error is known too: it is thrown again without new work. */
   get(tenant: string, key: string, create: () => T): T;
@@ -25,6 +28,7 @@ export function createTenantCache<T>(max: number): TenantCache<T> {
 
   return {
     get(tenant, key, create) {
+      if (key.length > MAX_KEY) return create();
       const own = tenants.get(tenant) ?? new Map<string, Entry<T>>();
       const known = own.get(key);
       const entry = known ?? attempt(create);

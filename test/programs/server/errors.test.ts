@@ -11,6 +11,7 @@ import {
   QualityError,
 } from '../../../src/util/errors.ts';
 import type { ModelService } from '../../../src/worker/service.ts';
+import { cpuTime } from '../../support/cpu-time.ts';
 import { greedy, type Json, openServer, openService, user } from './tiny-server.ts';
 
 const CHAT = '/v1/chat/completions';
@@ -209,6 +210,23 @@ describe('words', () => {
         max_tokens: 1,
       }),
     ).toMatchObject({ message: expect.stringMatching(/^messages\[0\]\.content block 1 must be text, tool_use/) });
+  });
+
+  it('do not take long to find for very many wrong values', async () => {
+    for (const [path, body, param] of [
+      ['/v1/completions', { prompt: Array(240_000).fill(true) }, 'prompt'],
+      ['/v1/completions', { prompt: Array(120_000).fill([true]) }, 'prompt'],
+      [
+        CHAT,
+        { messages, logit_bias: Object.fromEntries(Array.from({ length: 20_000 }, (_, i) => [i, 1])) },
+        'logit_bias',
+      ],
+    ] as const) {
+      const text = JSON.stringify(body);
+      const started = cpuTime();
+      expect((await json(path, text)).error, path).toMatchObject({ param });
+      expect(cpuTime() - started).toBeLessThan(500);
+    }
   });
 
   it('name the field that is read as the prompt, if it is too long', async () => {

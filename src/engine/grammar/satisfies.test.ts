@@ -22,7 +22,7 @@ function check(value: unknown, schema: unknown, isStrict = false): boolean | 'to
 }
 
 it.each<[string, unknown, unknown]>([
-  ['twice itself', {}, { anyOf: [{ $ref: '#' }, { $ref: '#' }], minProperties: 1 }],
+  ['twice itself', {}, { anyOf: [{ $ref: '#' }, { $ref: '#' }], required: ['a'] }],
   ['thrice itself, in all', {}, { allOf: [{ $ref: '#' }, { $ref: '#' }, { $ref: '#' }] }],
   ['a long value', Array(50_000).fill({ a: 1 }), { items: { properties: { a: { type: 'integer' } } } }],
   ['many constants', [1], { items: { anyOf: Array(50_000).fill({ enum: [1, 2, 3] }) } }],

@@ -168,7 +168,7 @@ async function answerWith(engine: Engine, conversation: Conversation, { begun, v
   };
   addEventListener('pagehide', leave);
   addEventListener('pageshow', comeBack);
-  if (message.versions) keepUnfinished('versions', id, message.versions);
+  keepUnfinished('versions', id, message.versions);
   keep();
   batch(() => {
     void save(conversation);

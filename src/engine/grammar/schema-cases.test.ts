@@ -61,7 +61,7 @@ describe('JSON-Schema-Test-Suite', () => {
   });
 });
 
-/** The path of MaskBench's data, which is too large for CI. */
+/** The path of MaskBench's data, which is large and has no licence: it is not here. */
 const maskBench = process.env.KVASIR_MASKBENCH;
 
 if (maskBench)
@@ -70,10 +70,5 @@ if (maskBench)
     const enforced = results.filter(({ outcome }) => outcome === 'enforced');
     expect(enforced.length / results.length).toBeGreaterThan(0.7);
     expect(enforced.filter(({ acceptedInvalid }) => acceptedInvalid.length > 0).map(({ name }) => name)).toEqual([]);
-    // Properties of combined schemas may be in another order, and integers have up to 15 digits.
-    const [valid, refused] = [
-      enforced.reduce((sum, result) => sum + result.valid, 0),
-      enforced.reduce((sum, result) => sum + result.refusedValid.length, 0),
-    ];
-    expect(refused / valid).toBeLessThan(0.02);
+    expect(enforced.filter(({ refusedValid }) => refusedValid.length > 0).map(({ name }) => name)).toEqual([]);
   });

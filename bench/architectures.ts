@@ -50,7 +50,14 @@ interface Result {
 const CONTEXT = 32_768;
 const LAYERS = 12;
 /** Windows of well-known models, where they are known; those of the tiny ones are shorter than their prompts. */
-const WINDOWS: Record<string, number> = { gemma2: 4096, gemma3: 512, 'gpt-oss': 128, olmo2: 4096, exaone4: 4096, 'exaone-moe': 128 };
+const WINDOWS: Record<string, number> = {
+  gemma2: 4096,
+  gemma3: 512,
+  'gpt-oss': 128,
+  olmo2: 4096,
+  exaone4: 4096,
+  'exaone-moe': 128,
+};
 
 export async function benchArchitectures({ device, out, json }: Options): Promise<void> {
   const adapter = await findAdapter();

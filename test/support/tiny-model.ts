@@ -106,7 +106,13 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
     inner(`${layer}ffn_up${suffix}`, expertType, [width, traits.fusedGateUp ? 2 * cols : cols, ...count]);
     inner(`${layer}ffn_down${suffix}`, expertType, [cols, width, ...count], 0.5);
     if (count.length === 0) return;
-    if (options.selectionBias) vector(`${layer}${options.selectionBias === true ? 'exp_probs_b.bias' : options.selectionBias}`, count[0], 0.2, 0);
+    if (options.selectionBias)
+      vector(
+        `${layer}${options.selectionBias === true ? 'exp_probs_b.bias' : options.selectionBias}`,
+        count[0],
+        0.2,
+        0,
+      );
     if (sharedFfn === undefined) return;
     if (traits.experts?.gatesShared) inner(`${layer}ffn_gate_inp_shexp`, 'F32', [width]);
     for (const name of ['gate', 'up']) inner(`${layer}ffn_${name}_shexp`, type, [width, sharedFfn]);

@@ -13,7 +13,7 @@ import { createProject, npm, readmeBlocks, root, runLine } from './package-proje
  * Size limits in MB, of which the demo's model and its profile are 9.3, the web app 2.9 (1.7 of them to read PDF), the
  * calibration text is 1.1, and the bundles for pages .7. The dependencies of `kvasir serve` are 12 of those installed.
  */
-const BUDGET = { packed: 11.9, unpacked: 18.3, installed: 30.9 };
+const BUDGET = { packed: 11.9, unpacked: 18.5, installed: 31.1 };
 
 /** The oldest version in the README: our declarations use the type parameter that typed arrays got in it. */
 const OLDEST_TYPESCRIPT = '5.7.2';

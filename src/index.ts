@@ -64,7 +64,7 @@ export {
   removeModel,
   resolveModel,
 } from './hub.ts';
-export type { Activation, KvLayer, Outliers, PageCodec as DevicePageCodec } from './kernel/device.ts';
+export type { Activation, KvLayer, Outliers, PageCodec as DevicePageCodec, RoutingRule } from './kernel/device.ts';
 export { type AttendOptions, attend } from './kernel/js/attend.ts';
 export { type DeviceName, type ListedDevice, listDevices } from './kernel/open.ts';
 export type { Architecture } from './model/architectures.ts';

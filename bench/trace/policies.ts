@@ -1,5 +1,6 @@
 /** Policies that `lru` and `graph` are compared with. */
 import { createOrdered, type Evictable, type EvictionPolicy } from '../../src/eviction/eviction.ts';
+import { createKvGraph } from '../../src/eviction/graph/kv-graph.ts';
 import { createPolicy } from '../../src/eviction/policies.ts';
 import { closestName } from '../../src/util/closest-name.ts';
 import { InputError } from '../../src/util/errors.ts';
@@ -33,7 +34,7 @@ const POLICIES: Record<string, <T extends Candidate>() => EvictionPolicy<T>> = {
   lfu: createLfu,
   'lfu-remembered': createLfuRemembered,
   s3fifo: createS3Fifo,
-  graph: () => createPolicy('graph'),
+  graph: () => createPolicy(createKvGraph()),
 };
 
 /** Belady knows the future: replay.ts makes it from the trace. */

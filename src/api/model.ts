@@ -2,6 +2,7 @@
 
 import { checkSlides } from '../cache/create-sequence.ts';
 import type { CacheTiers, KvCache, KvCacheStats, NearestText } from '../cache/kv-cache.ts';
+import type { PrefixNode } from '../cache/prefix-node.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { AnswerDelta } from '../chat/answer.ts';
 import { type EncodeChatOptions, encodePrompt, knowsReasoning } from '../chat/answer-stream.ts';
@@ -34,6 +35,7 @@ import { checkLoadOptions } from '../engine/options.ts';
 import { randomSeed } from '../engine/random.ts';
 import { createScheduler, type SchedulerStats } from '../engine/scheduler.ts';
 import type { Result, Stream, Token } from '../engine/stream.ts';
+import type { EvictionPolicy } from '../eviction/eviction.ts';
 import type { KvGraph } from '../eviction/graph/kv-graph.ts';
 import { createPolicy, type EvictionPolicyName } from '../eviction/policies.ts';
 import { defaultContext } from '../model/config.ts';
@@ -43,7 +45,6 @@ import type { Tokenizer } from '../model/tokenizer.ts';
 import type { KvMode, Plan, Preset } from '../plan/plan.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { settleWithin } from '../platform/event-loop.ts';
-import { restoreSession } from '../session/session.ts';
 import type { SessionSource } from '../session/session-io.ts';
 import type { TiersInput } from '../store/open-tiers.ts';
 import type { TierStats } from '../store/tier-chain.ts';
@@ -53,7 +54,7 @@ import { type DeviceError, InputError } from '../util/errors.ts';
 import { formatCount } from '../util/units.ts';
 import { type DecodedLeaf, type DecodeLeavesOptions, decodeLeaves } from './decode-leaves.ts';
 import { resolvePlan } from './resolve-plan.ts';
-import { openModelTiers, tiersNotice } from './tiers.ts';
+import type { ModelTiers } from './tiers.ts';
 
 /** Options of `loadModel`. */
 export interface LoadOptions extends EngineOptions {
@@ -236,30 +237,43 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   });
   const { plan } = chosen;
   const engine = await loadEngine(file, { plan, context, kvMemory, guard: guardBytes(config, plan) }, options);
+  const { tiers, notice: tiersNotice } = await openTiersIfAny(engine, plan, options.tiers, overflow);
   const notices = [
     engine.notice,
     template.note,
     chosen.notice,
     plan.notice,
     context > config.context && longContextNotice(context, config),
-    options.tiers?.length && tiersNotice(plan, overflow),
+    tiersNotice,
   ].filter(note => !!note) as string[];
-  const tiers = await openTiersIfAny(engine, plan, options.tiers);
-  const model = createModel({ engine, plan, context, overflow, notices, tiers }, options);
+  const policy = await openPolicy(options.eviction);
+  const model = createModel({ engine, plan, context, overflow, notices, tiers, policy }, options);
   if (!options.signal?.aborted) return model;
   await model.dispose();
   throw options.signal.reason;
 }
 
-/** With a recent window and in shadow and two-tier mode they are not used: see `tiersNotice`. */
-async function openTiersIfAny(engine: Engine, plan: Plan, tiers?: TiersInput): Promise<CacheTiers | undefined> {
-  if (!tiers?.length || plan.window.recent > 0 || plan.leaf.exact) return undefined;
+async function openTiersIfAny(
+  engine: Engine,
+  plan: Plan,
+  tiers: TiersInput | undefined,
+  overflow: 'error' | 'slide',
+): Promise<ModelTiers> {
+  if (!tiers?.length) return {};
   try {
-    return await openModelTiers(engine, plan, tiers);
+    const { openModelTiers } = await import('./tiers.ts');
+    return await openModelTiers(engine, plan, tiers, overflow);
   } catch (error) {
     await engine.dispose();
     throw error;
   }
+}
+
+/** `graph` is a new graph. A page loads it only then. */
+async function openPolicy(eviction: EvictionPolicyName | KvGraph = 'lru'): Promise<EvictionPolicy<PrefixNode>> {
+  if (eviction !== 'graph') return createPolicy(eviction);
+  const { createKvGraph } = await import('../eviction/graph/kv-graph.ts');
+  return createPolicy(createKvGraph());
 }
 
 /** Attention on floats is slower than on codes, and rounds otherwise. */
@@ -276,10 +290,11 @@ interface ModelParts {
   overflow: 'error' | 'slide';
   notices: readonly string[];
   tiers?: CacheTiers;
+  policy: EvictionPolicy<PrefixNode>;
 }
 
 function createModel(parts: ModelParts, options: LoadOptions): Model {
-  const { engine, plan, context, overflow, notices, tiers } = parts;
+  const { engine, plan, context, overflow, notices, tiers, policy } = parts;
   const {
     maxSequences = engine.device.name === 'webgpu' ? 64 : 32,
     prefillShare,
@@ -288,7 +303,7 @@ function createModel(parts: ModelParts, options: LoadOptions): Model {
     speculate = true,
   } = options;
   const capacity = engine.kvMemory;
-  const cache = engine.openCache(plan, { context, overflow, capacity, policy: createPolicy(eviction), tiers });
+  const cache = engine.openCache(plan, { context, overflow, capacity, policy, tiers });
   const guard = createGuard(engine, plan, onQualityLoss);
   const scheduler = createScheduler(engine, cache, plan, { maxSequences, prefillShare, guard, speculate });
   const constraints = createConstraints(engine.tokenizer);
@@ -378,6 +393,7 @@ function createModel(parts: ModelParts, options: LoadOptions): Model {
       checkConversationOptions(options);
       const { tenant } = options;
       const owner = {};
+      const { restoreSession } = await import('../session/session.ts');
       const saved = await restoreSession(generation, source, owner, tenant);
       checkOpen();
       return createConversation(generation, { ...saved, owner, tenant });

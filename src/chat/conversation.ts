@@ -12,7 +12,6 @@ import type { Stream, Token } from '../engine/stream.ts';
 import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage } from '../model/template.ts';
-import { saveSession } from '../session/session.ts';
 import type { SessionTarget } from '../session/session-io.ts';
 import { describeValue } from '../util/describe-value.ts';
 import type { AsyncDisposableLike } from '../util/disposable.ts';
@@ -149,6 +148,8 @@ export function createConversation(
 
   /** Takes the sequence out of the cache while it is saved, so that it is not evicted. */
   const save = async (target: SessionTarget) => {
+    // A page loads it when something is saved.
+    const { saveSession } = await import('../session/session.ts');
     const { ids, salt } = answerer;
     // Its tail may have been evicted; then it is computed again.
     if (!cache.idleOf(owner) && ids.length > 0) await prefill(context, ids, owner, salt);

@@ -2,7 +2,7 @@
 import { closestName } from '../util/closest-name.ts';
 import { InputError } from '../util/errors.ts';
 import { createLru, type Evictable, type EvictionPolicy } from './eviction.ts';
-import { createKvGraph, type KvGraph } from './graph/kv-graph.ts';
+import type { KvGraph } from './graph/kv-graph.ts';
 
 export const policyNames = ['lru', 'graph'] as const;
 /** Least recently used first, or what a `KvGraph` says. */
@@ -16,9 +16,8 @@ export function checkPolicyName(name: string): asserts name is EvictionPolicyNam
   throw new InputError(`Unknown eviction policy "${name}". ${hint}Policies: ${policyNames.join(', ')}.`);
 }
 
-/** `graph` makes a new graph. */
-export const createPolicy = <T extends Evictable>(choice: EvictionPolicyName | KvGraph): EvictionPolicy<T> =>
-  choice === 'lru' ? createLru() : followGraph(choice === 'graph' ? createKvGraph() : choice);
+export const createPolicy = <T extends Evictable>(choice: 'lru' | KvGraph): EvictionPolicy<T> =>
+  choice === 'lru' ? createLru() : followGraph(choice);
 
 /** Tells a graph what happens in the cache, and evicts what it says. */
 function followGraph<T extends Evictable>(graph: KvGraph): EvictionPolicy<T> {

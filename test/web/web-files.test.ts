@@ -52,7 +52,7 @@ describe('the files of the app', async () => {
     const gzipped = (names: readonly string[]) =>
       names.reduce((sum, name) => sum + gzipSync(readFileSync(`${folder}${name}`)).length, 0) / 1000;
     const later = assets.filter(name =>
-      /\/(compare|model-list|highlight|typeset|Temml|pdf|docx|transfer|self-test|disk-store|opfs-file-system|redis-store)/.test(
+      /\/(compare|model-list|highlight|typeset|Temml|pdf|docx|transfer|self-test|session|kv-graph|tiers|disk-store|opfs-file-system|redis-store)/.test(
         name,
       ),
     );

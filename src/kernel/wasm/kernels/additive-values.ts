@@ -6,15 +6,13 @@
  * each dim.
  */
 import type { PageLayout } from '../../page-layout.ts';
-import { f32x4, type I32, i8x16, i16x8, i32, index, type Local, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, index, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { addDotInt8, HEADS_PER_PASS, hoist, MAX_INT16, swizzle, transpose4x4 } from '../ops.ts';
+import { addDotInt8, HEADS_PER_PASS, hoist, MAX_INT16, swizzle } from '../ops.ts';
 import { type AdditiveEncoding, forEachQuad } from './additive.ts';
-import type { AttentionShape, PageArgs } from './attend.ts';
-import type { Int8Values } from './attend-int8-tiles.ts';
-import { addSumsToStates, type StateUpdate, UPDATE_SCRATCH, updateScratchOffset } from './column-sums.ts';
+import type { AttentionShape, ValueEmitter } from './attend.ts';
+import { addSumsToStates, UPDATE_SCRATCH, updateScratchOffset } from './column-sums.ts';
 import type { CodecTables } from './dequantize-page.ts';
-import { blockBytes, quadOffset } from './int8-tiles.ts';
 import { addPageToState, stateBytes } from './online-softmax.ts';
 import { EXPONENTIATE_SCRATCH, exponentiatePage, quantizeProbabilities } from './quantized-probabilities.ts';
 
@@ -79,7 +77,7 @@ export function additiveValues(
   shape: AttentionShape,
   tables: CodecTables,
   scratchOffset: number,
-): Int8Values | undefined {
+): ValueEmitter | undefined {
   const { headDim, group, pageTokens, precise } = shape;
   if (encoding.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
   const additive = tables.additive!;
@@ -87,57 +85,20 @@ export function additiveValues(
   const distinctCounts = [...new Set(encoding.booksPerQuad)];
   const run = runTokens(pageTokens);
   const limit = { lanes: 1, max: Math.floor(MAX_INT16 / MAX_ENTRY_SUM), runTokens: run } as const;
-  const probabilitiesAt = (scratch: I32) => i32.add(scratch, scratchOffset);
-  const vectorsAt = (scratch: I32) => i32.add(probabilitiesAt(scratch), updateScratchOffset(shape));
-  const stepsOf = ({ head }: PageArgs) => index(additive.valueSteps, 4 * headDim, head);
-  const weigh = (k: Kernel, { scratch }: PageArgs, scores: I32, state: I32, probabilities: I32): StateUpdate[] => {
-    const exponentials = exponentiatePage(k, shape, scores, k.i32(vectorsAt(scratch)));
-    const quantized = quantizeProbabilities(k, shape, scores, probabilities, { limit });
-    return exponentials.map(({ exponent, sum }, g) => {
-      const { correction, scale } = addPageToState(k, i32.add(state, g * stride), exponent, sum);
-      return { correction, scale: k.v128(f32x4.mul(scale, quantized[g].step)) };
-    });
-  };
-  /** Calls `body` for each quad with its codes, one byte per token and book, and its first book; `count` is a number. */
-  const forEachUnpackedQuad = (
-    k: Kernel,
-    { page, head, scratch }: PageArgs,
-    nibble: V128,
-    body: (offset: Local<'i32'>, count: number, codes: I32, book: I32) => void,
-  ) => {
-    const codes = k.i32(i32.add(probabilitiesAt(scratch), codesOffset(shape)));
-    forEachQuad(k, additive, headDim, head, (offset, count, column) => {
-      const book = k.i32(index(additive.valueBooks, VALUE_BOOK_BYTES, column));
-      unpackColumns(k, pageTokens, index(page, pageTokens / 2, column), count, nibble, codes);
-      for (const n of distinctCounts) k.if(i32.eqz(i32.sub(count, n)), () => body(offset, n, codes, book));
-    });
-  };
   return {
     codedDim: headDim,
-    int8: {
-      run: run / 16,
-      signed: true,
-      centered: false,
-      stepsOf,
-      pack(k, page, tile) {
-        const to = k.i32();
-        const [nibble] = hoist(k, vectorsAt(page.scratch), [i8x16.const(15)]);
-        forEachUnpackedQuad(k, page, nibble, (offset, count, codes, book) => {
-          // A quad's offset is that of its first f32: two quads share a block of the tile.
-          const block = i32.mul(i32.shrU(offset, 5), blockBytes(pageTokens));
-          k.set(to, i32.add(i32.add(tile, block), i32.and(offset, quadOffset(4))));
-          packQuad(k, shape, codes, book, count, to);
-        });
-      },
-      weigh,
-    },
     beginPage() {},
-    accumulatePage(k, page, scores, state) {
-      const { scratch } = page;
-      const probabilities = k.i32(probabilitiesAt(scratch));
-      const vectors = k.i32(vectorsAt(scratch));
+    accumulatePage(k, { page, head, scratch }, scores, state) {
+      const probabilities = k.i32(i32.add(scratch, scratchOffset));
+      const vectors = k.i32(i32.add(probabilities, updateScratchOffset(shape)));
       const sums = k.i32(i32.add(probabilities, sumsOffset(shape)));
-      const updates = weigh(k, page, scores, state, probabilities);
+      const codes = k.i32(i32.add(probabilities, codesOffset(shape)));
+      const exponentials = exponentiatePage(k, shape, scores, vectors);
+      const quantized = quantizeProbabilities(k, shape, scores, probabilities, { limit });
+      const updates = exponentials.map(({ exponent, sum }, g) => {
+        const { correction, scale } = addPageToState(k, i32.add(state, g * stride), exponent, sum);
+        return { correction, scale: k.v128(f32x4.mul(scale, quantized[g].step)) };
+      });
       const passes = Array.from({ length: Math.ceil(group / HEADS_PER_PASS) }, (_, n) => ({
         first: n * HEADS_PER_PASS,
         heads: updates.slice(n * HEADS_PER_PASS, (n + 1) * HEADS_PER_PASS),
@@ -145,42 +106,23 @@ export function additiveValues(
       }));
       const [nibble] = hoist(k, vectors, [i8x16.const(15)]);
       const to = k.i32();
-      forEachUnpackedQuad(k, page, nibble, (offset, count, codes, book) => {
+      forEachQuad(k, additive, headDim, head, (offset, count, column) => {
+        const book = k.i32(index(additive.valueBooks, VALUE_BOOK_BYTES, column));
+        unpackColumns(k, pageTokens, index(page, pageTokens / 2, column), count, nibble, codes);
         for (const { first, heads, sums } of passes) {
           const passProbabilities = k.i32(i32.add(probabilities, first * pageTokens));
           k.set(to, index(sums, sumsBytes(shape, heads.length) / (4 * headDim), offset));
-          sumQuad(k, shape, codes, book, passProbabilities, count, heads.length, to);
+          for (const n of distinctCounts)
+            k.if(i32.eqz(i32.sub(count, n)), () =>
+              sumQuad(k, shape, codes, book, passProbabilities, n, heads.length, to),
+            );
         }
       });
-      const steps = k.i32(stepsOf(page));
+      const steps = k.i32(index(additive.valueSteps, 4 * headDim, head));
       const options = { scratch: vectors, runs: pageTokens / run, narrow: false, from: 0, to: headDim, steps };
       for (const { first, heads, sums } of passes) addSumsToStates(k, shape, sums, heads, state, { ...options, first });
     },
   };
-}
-
-/** Writes a quad's bytes, the sums of `books` entries, as a tile (int8-tiles.ts). */
-function packQuad(
-  k: Kernel,
-  { pageTokens, relaxed }: AttentionShape,
-  codes: I32,
-  book: I32,
-  books: number,
-  tile: Local<'i32'>,
-): void {
-  const from = k.i32(codes);
-  k.for(0, pageTokens, 16, () => {
-    const lines = [0, 1, 2, 3].map(d => {
-      const entries = Array.from({ length: books }, (_, b) =>
-        swizzle(relaxed)(v128.load(book, VALUE_BOOK_BYTES * b + 16 * d), v128.load(from, b * pageTokens)),
-      );
-      // A quad without columns is zero.
-      return k.v128(entries.length > 0 ? entries.reduce(i8x16.add) : v128.zero);
-    });
-    for (const [n, quad] of transpose4x4(k, lines).entries()) k.do(v128.store(tile, quad, 32 * n));
-    k.increment(from, 16);
-    k.increment(tile, 128);
-  });
 }
 
 /** Unpacks the nibbles of `count` columns to one byte per token. */

@@ -1,7 +1,6 @@
 /**
  * Attention of many rows on pages of integers, up to 16 rows at a time: a page's codes are read once for all of them. Takes
- * the arguments of `attendPages` and gives bit-identical results. The last one to three rows are attended one by one. Keys
- * that are not integers are scored row by row.
+ * the arguments of `attendPages` and gives bit-identical results. The last one to three rows are attended one by one.
  */
 import { f32, f32x4, type I32, i32, index } from '../emit.ts';
 import { fieldOffsets } from '../fields.ts';
@@ -33,7 +32,7 @@ export interface Int8Keys extends KeyEmitter {
   };
 }
 
-/** Values that are integers times a factor per token, or per dim. */
+/** Values that are integers times a factor per token. */
 export interface Int8Values extends ValueEmitter {
   readonly int8: {
     /** Vectors of 16 tokens whose products are added in 16 bits. */
@@ -42,8 +41,6 @@ export interface Int8Values extends ValueEmitter {
     signed: boolean;
     /** Whether updates have an offset. */
     centered: boolean;
-    /** Address of a factor per dim, f32. */
-    stepsOf?(page: PageArgs): I32;
     pack(k: Kernel, page: PageArgs, tile: I32): void;
     /** Turns a group's scores into bytes, [head][token], and adds them to the states but for the sums. */
     weigh(k: Kernel, page: PageArgs, scores: I32, state: I32, probabilities: I32): StateUpdate[];
@@ -82,7 +79,7 @@ export const fitsInt8Tiles = ({ pageTokens, headDim, relaxed, dotAdd, wide }: At
 export function attendPagesInt8Tiles(
   name: string,
   shape: AttentionShape,
-  keys: KeyEmitter,
+  keys: Int8Keys,
   values: Int8Values,
   threadScratch: ThreadScratch,
   multiRowOffset: number,
@@ -102,26 +99,22 @@ export function attendPagesInt8Tiles(
     return page => {
       const { rope, finishScores, stateOf, queryOf } = page;
       const state = k.i32();
-      const steps = values.int8.stepsOf && k.i32(values.int8.stepsOf(page.values));
-      if (hasInt8Keys(keys)) keys.int8.pack(k, page.keys, keyTile, norms);
+      keys.int8.pack(k, page.keys, keyTile, norms);
       values.int8.pack(k, page.values, valueTile);
       k.for(0, tiledRows, MAX_ROWS, row => {
         const left = k.i32(i32.sub(tiledRows, row));
         const passRows = k.i32(i32.min(left, MAX_ROWS));
         const count = k.i32(i32.mul(passRows, group));
-        if (hasInt8Keys(keys)) {
-          k.for(0, passRows, 1, r => {
-            const query = k.i32(queryOf(i32.add(row, r)));
-            const to = k.i32(index(queries, group * headDim, r));
-            keys.int8.copyQueries(k, query, to, k.i32(index(factors, FACTOR_BYTES * group, r)));
-          });
-          scoreInt8Tiles(k, tiles, keys.int8.run, keyTile, norms, queries, factors, count, scores);
-        }
+        k.for(0, passRows, 1, r => {
+          const query = k.i32(queryOf(i32.add(row, r)));
+          const to = k.i32(index(queries, group * headDim, r));
+          keys.int8.copyQueries(k, query, to, k.i32(index(factors, FACTOR_BYTES * group, r)));
+        });
+        scoreInt8Tiles(k, tiles, keys.int8.run, keyTile, norms, queries, factors, count, scores);
         k.for(0, passRows, 1, r => {
           const rowIndex = k.i32(i32.add(row, r));
           const rowScores = k.i32(index(scores, 4 * group * pageTokens, r));
-          if (hasInt8Keys(keys)) keys.int8.addMeanScores(k, page.keys, queryOf(rowIndex), rowScores);
-          else keys.scorePage(k, page.keys, k.i32(queryOf(rowIndex)), rowScores, rope);
+          keys.int8.addMeanScores(k, page.keys, queryOf(rowIndex), rowScores);
           finishScores(rowIndex, rowScores, group);
           k.set(state, stateOf(rowIndex));
           const rowProbabilities = k.i32(index(probabilities, group * pageTokens, r));
@@ -134,7 +127,7 @@ export function attendPagesInt8Tiles(
             });
           });
         });
-        sumInt8Tiles(k, tiles, { ...values.int8, steps }, valueTile, probabilities, updates, count);
+        sumInt8Tiles(k, tiles, values.int8, valueTile, probabilities, updates, count);
       });
       k.for(tiledRows, rows, 1, row => {
         k.set(state, stateOf(row));

@@ -14,7 +14,13 @@ import {
   type ThreadScratch,
   transformQueries,
 } from './attend.ts';
-import { attendPagesInt8Tiles, fitsInt8Tiles, hasInt8Values, int8TileScratch } from './attend-int8-tiles.ts';
+import {
+  attendPagesInt8Tiles,
+  fitsInt8Tiles,
+  hasInt8Keys,
+  hasInt8Values,
+  int8TileScratch,
+} from './attend-int8-tiles.ts';
 import { attendPagesTiled, tiledScratch, vectorsOfTiles } from './attend-tiled.ts';
 import { columnSumScratch } from './column-sums.ts';
 import { type CodecTables, dequantizePage } from './dequantize-page.ts';
@@ -116,7 +122,7 @@ export function codecModule(
   const multiRowName = name('attendPagesMultiRow');
   const attendMultiRow = vectors
     ? attendPagesTiled(multiRowName, shape, floatKeys, floatValues, threadScratch, offsets.multiRow, vectors)
-    : fitsInt8Tiles(shape) && hasInt8Values(multiRowValues)
+    : fitsInt8Tiles(shape) && hasInt8Keys(multiRowKeys) && hasInt8Values(multiRowValues)
       ? attendPagesInt8Tiles(multiRowName, shape, multiRowKeys, multiRowValues, threadScratch, offsets.multiRow)
       : attendPages(multiRowName, shape, multiRowKeys, multiRowValues, threadScratch);
   const { layout, tables } = values;

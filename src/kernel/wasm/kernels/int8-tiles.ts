@@ -153,12 +153,12 @@ export function scoreInt8Tiles(
 
 /**
  * sums = sums x correction + (probabilities . values x scale + offset), for the state of each query; `updates` has
- * UPDATE_BYTES per query, `probabilities` is [query][token] bytes, `steps` has a further factor per dim, f32.
+ * UPDATE_BYTES per query, `probabilities` is [query][token] bytes.
  */
 export function sumInt8Tiles(
   k: Kernel,
   shape: TileShape,
-  { run, signed, centered, steps }: { run: number; signed: boolean; centered: boolean; steps?: I32 },
+  { run, signed, centered }: { run: number; signed: boolean; centered: boolean },
   tile: I32,
   probabilities: I32,
   updates: I32,
@@ -169,13 +169,11 @@ export function sumInt8Tiles(
   const page = { lines: dims, length: tokens, run, queriesFirst: !signed };
   forEachTile(k, shape, page, tile, probabilities, count, (dim, query, sums) => {
     k.set(entry, i32.add(updates, i32.mul(query, UPDATE_BYTES)));
-    const step = steps === undefined ? undefined : k.i32(i32.add(steps, i32.mul(dim, 4)));
     for (const [q, row] of sums.entries()) {
       k.set(state, i32.add(i32.load(entry, UPDATE_BYTES * q), i32.mul(dim, 4)));
       const [correction, scale, offset] = [4, 8, 12].map(at => k.v128(v128.load32Splat(entry, UPDATE_BYTES * q + at)));
       const results = row.map((sum, v) => {
-        const scaled = f32x4.mul(f32x4.fromI32(sum), scale);
-        const value = step === undefined ? scaled : f32x4.mul(scaled, v128.load(step, 16 * v));
+        const value = f32x4.mul(f32x4.fromI32(sum), scale);
         const old = f32x4.mul(v128.load(state, STATE_HEADER + 16 * v), correction);
         return k.v128(f32x4.add(old, centered ? f32x4.add(value, offset) : value));
       });
